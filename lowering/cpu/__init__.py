@@ -1,0 +1,1 @@
+"""The `cpu` target: lowerings that call the compiled kernels of this machine."""
