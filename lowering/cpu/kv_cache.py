@@ -72,7 +72,9 @@ def _check(name: str, cache: jax.Array, rows: jax.Array, pos: jax.Array, lengths
             f"the rows must fit their cache {cache.shape}"
         )
     if rows.dtype != cache.dtype:
-        raise TypeError(f"kv_cache_update: {name}: got {rows.dtype}; expected {cache.dtype}; cast the rows to the cache's")
+        raise TypeError(
+            f"kv_cache_update: {name}: got {rows.dtype}; expected {cache.dtype}; cast the rows to the cache's"
+        )
     if cache.dtype.itemsize not in (2, 4):
         raise TypeError(f"kv_cache_update: {name}_cache: got {cache.dtype}; expected 2 or 4 bytes; use target='xla'")
     for what, index in (("pos", pos), ("lengths", lengths)):
