@@ -23,13 +23,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
-# jax.extend has no public name for these two; both have been stable across the supported versions.
-from jax._src import core as _core  # isort: skip
+# jax.extend has no public name for this; it has been stable across the supported versions.
 from jax._src import dispatch as _dispatch  # isort: skip
 
+from atbfn.primitives.precision import accumulator
+
 Level = tuple[bool, ...]
+
+operators: dict[str, Operator] = {}
+"""Every operator by name; `atbfn.lowering` gives each one's primitives their lowerings."""
 
 
 class Out(NamedTuple):
@@ -104,14 +108,22 @@ def _result_aval(operands: Sequence[Any], shape: tuple[Any, ...], dtype: Any) ->
     return base.update(shape=tuple(shape), dtype=jnp.dtype(dtype), weak_type=False, sharding=sharding)
 
 
+def _varying(x: Any) -> frozenset[str]:
+    """The manual mesh axes that `x` varies over, inside `shard_map(check_vma=True)`."""
+    aval = jax.typeof(x)
+    if hasattr(aval, "vma"):  # its name before jax 0.10.2
+        return aval.vma
+    return aval.manual_axis_type.varying
+
+
 def _join_varying(leaves: list[Any]) -> list[Any]:
     """Inside `shard_map(check_vma=True)`, mark every operand as varying over all axes that any of them varies over."""
-    axes = frozenset().union(*(getattr(jax.typeof(x), "vma", frozenset()) for x in leaves))
+    axes: frozenset[str] = frozenset().union(*(_varying(x) for x in leaves))
     if not axes:
         return leaves
     joined = []
     for x in leaves:
-        missing = tuple(sorted(axes - jax.typeof(x).vma))
+        missing = tuple(sorted(axes - _varying(x)))
         joined.append(jax.lax.pcast(x, missing, to="varying") if missing else x)
     return joined
 
@@ -143,15 +155,16 @@ class Operator:
         rows: tuple[str, ...] = (),
     ) -> None:
         self.name = name
+        operators[name] = self
         self.plain = plain
         self.smooth = smooth or (lambda spec, args: plain(spec, args).main)
         self._shapes = shapes
         self._saved = saved
         self._backward = backward
         self._rows = frozenset(rows)
-        self.primitive = self._make(name, self._outputs, self._shape_rule)
-        self.lin = self._make(f"{name}_lin", self._tangents, self._lin_shape_rule)
-        self.bwd = self._make(f"{name}_bwd", self._cotangents, self._bwd_shape_rule)
+        self.primitive = _primitive(name, self._shape_rule)
+        self.lin = _primitive(f"{name}_lin", self._lin_shape_rule)
+        self.bwd = _primitive(f"{name}_bwd", self._bwd_shape_rule)
         ad.primitive_jvps[self.primitive] = self._jvp
         ad.primitive_jvps[self.lin] = self._lin_jvp
         ad.primitive_jvps[self.bwd] = self._bwd_jvp
@@ -189,24 +202,20 @@ class Operator:
         n_main = len(self._shapes(spec, args).main)
         return Outputs(tuple(outs[:n_main]), tuple(outs[n_main:]))
 
-    def _make(self, name: str, function: Callable[..., Any], shape_rule: Callable[..., Any]) -> Primitive:
-        primitive = Primitive(name)
-        primitive.multiple_results = True
-        primitive.def_impl(lambda *operands, **params: _dispatch.apply_primitive(primitive, *operands, **params))
-        primitive.def_abstract_eval(shape_rule)
-
-        def flat(*operands: Any, **params: Any) -> Any:
-            return function(*operands, **params)
-
-        flat.__name__ = name
-        mlir.register_lowering(primitive, mlir.lower_fun(flat, multiple_results=True))
-        return primitive
-
     # The functions behind the three primitives, on flat operands.
 
-    def _outputs(self, *operands: Any, spec: Any, tree: Any, levels: tuple[Level, ...]) -> list[Any]:
+    def outputs(
+        self,
+        *operands: Any,
+        spec: Any,
+        tree: Any,
+        levels: tuple[Level, ...],
+        form: Callable[[Any, Any], Outputs] | None = None,
+    ) -> list[Any]:
+        """What the primal computes, by the plain form or by another `form` of it."""
+
         def one(*leaves: Any) -> list[Any]:
-            outs = self.plain(spec, jax.tree.unflatten(tree, leaves))
+            outs = (form or self.plain)(spec, jax.tree.unflatten(tree, leaves))
             return [*outs.main, *outs.aux]
 
         return _vmap_levels(one, levels)(*operands)
@@ -214,7 +223,7 @@ class Operator:
     def _smooth_flat(self, spec: Any, tree: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(self.smooth(spec, jax.tree.unflatten(tree, leaves)))
 
-    def _tangents(
+    def tangents(
         self, *operands: Any, spec: Any, tree: Any, wrt: tuple[bool, ...], levels: tuple[Level, ...]
     ) -> list[Any]:
         n = tree.num_leaves
@@ -234,7 +243,7 @@ class Operator:
 
         return _vmap_levels(one, levels)(*operands)
 
-    def _cotangents(
+    def cotangents(
         self,
         *operands: Any,
         spec: Any,
@@ -307,7 +316,7 @@ class Operator:
         outs = self.primitive.bind(*primals, spec=spec, tree=tree, levels=levels)
         n_main = len(self._shapes(spec, jax.tree.unflatten(tree, _strip(primals, levels)[0])).main)
         wrt = tuple(not isinstance(t, ad.Zero) and _is_float(p) for p, t in zip(primals, tangents, strict=True))
-        out_tangents = [ad.Zero.from_primal_value(out) for out in outs]
+        out_tangents = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
         if any(wrt):
             used = [t for t, u in zip(tangents, wrt, strict=True) if u]
             lin_levels = tuple(
@@ -322,13 +331,13 @@ class Operator:
 
     def _lin_jvp(self, primals: Any, tangents: Any, **params: Any) -> Any:
         n, n_saved = params["tree"].num_leaves, len(self._saved)
-        return self._second_order(self.lin, self._tangents, primals, tangents, range(n, n + n_saved), params)
+        return self._second_order(self.lin, self.tangents, primals, tangents, range(n, n + n_saved), params)
 
     def _bwd_jvp(self, primals: Any, tangents: Any, **params: Any) -> Any:
         n, n_saved = params["tree"].num_leaves, len(self._saved)
 
         def cotangents(*operands: Any, **params: Any) -> list[Any]:
-            return self._cotangents(*operands, **params, recompute=True)
+            return self.cotangents(*operands, **params, recompute=True)
 
         return self._second_order(self.bwd, cotangents, primals, tangents, range(n, n + n_saved), params)
 
@@ -340,7 +349,7 @@ class Operator:
         outs = primitive.bind(*primals, **params)
         where = [i for i, t in enumerate(tangents) if i not in saved and not isinstance(t, ad.Zero)]
         if not where:
-            return outs, [ad.Zero.from_primal_value(out) for out in outs]
+            return outs, [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
 
         def of(*values: Any) -> list[Any]:
             merged = list(primals)
@@ -410,14 +419,22 @@ class Operator:
         return outs, [0] * len(outs)
 
 
+def _primitive(name: str, shape_rule: Callable[..., Any]) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *operands, **params: _dispatch.apply_primitive(primitive, *operands, **params))
+    primitive.def_abstract_eval(shape_rule)
+    return primitive
+
+
 def _explicit(aval: Any) -> bool:
     mesh = aval.sharding.mesh
     return bool(mesh.shape) and any(t == jax.sharding.AxisType.Explicit for t in mesh.axis_types)
 
 
 def _to_front(operands: Any, dims: Any) -> tuple[list[Any], Level]:
-    flags = tuple(d is not batching.not_mapped for d in dims)
-    moved = [batching.moveaxis(x, d, 0) if flag else x for x, d, flag in zip(operands, dims, flags, strict=True)]
+    flags = tuple(d is not None for d in dims)
+    moved = [jnp.moveaxis(x, d, 0) if flag else x for x, d, flag in zip(operands, dims, flags, strict=True)]
     return moved, flags
 
 
@@ -428,12 +445,8 @@ def _vmap_and_reduce(fn: Callable[..., Any], in_flags: Level, out_flags: Level) 
     def reduced(*operands: Any) -> list[Any]:
         outs = mapped(*operands)
         return [
-            out if keep else jnp.sum(out, axis=0, dtype=jnp.float32).astype(out.dtype)
+            out if keep else jnp.sum(out, axis=0, dtype=accumulator(out.dtype)).astype(out.dtype)
             for out, keep in zip(outs, out_flags, strict=True)
         ]
 
     return reduced
-
-
-__all__ = ["Operator", "Out", "Outputs", "like", "mesh_axes"]
-_ = _core

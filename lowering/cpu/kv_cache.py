@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from atbfn.lowering.cpu import native
+from atbfn.primitives.errors import bad_type, bad_value
 
 TARGET = "atbfn_kv_cache_write"
 
@@ -20,7 +21,7 @@ def write(
     lengths: jax.Array,
     layer: jax.Array | int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The caches with rows `k[b, :, :lengths[b]]`, `v[b, :, :lengths[b]]` at `pos[b]`; in place where XLA may reuse them.
+    """The caches with rows `k[b, :, :lengths[b]]`, `v[b, :, :lengths[b]]` at `pos[b]`, in place.
 
     The caches are reused when nothing else reads them afterwards (donated at top level, or carried through a loop),
     and copied once otherwise. A batch row whose range `[pos, pos + length)` is not inside `[0, max_seq)`, whose length
@@ -59,27 +60,19 @@ def write(
 
 
 def _check(name: str, cache: jax.Array, rows: jax.Array, pos: jax.Array, lengths: jax.Array, stacked: bool) -> None:
-    rank = 5 if stacked else 4
+    op, rank = "kv_cache_update", 5 if stacked else 4
     if cache.ndim != rank or rows.ndim != 4:
-        raise ValueError(
-            f"kv_cache_update: {name}_cache: got shape {cache.shape} and rows {rows.shape}; expected {rank} dimensions and "
-            f"4; stack caches as [layers, batch, kv_heads, max_seq, head_dim] exactly when layer is given"
-        )
+        fix = "stack caches as [layers, batch, kv_heads, max_seq, head_dim] exactly when layer is given"
+        bad_value(op, f"{name}_cache", f"shape {cache.shape} and rows {rows.shape}", f"{rank} dimensions and 4", fix)
     batch, heads, _, head_dim = cache.shape[-4:]
     if (rows.shape[0], rows.shape[1], rows.shape[3]) != (batch, heads, head_dim):
-        raise ValueError(
-            f"kv_cache_update: {name}: got shape {rows.shape}; expected [{batch}, {heads}, q_len, {head_dim}]; "
-            f"the rows must fit their cache {cache.shape}"
-        )
+        fits = f"[{batch}, {heads}, q_len, {head_dim}]"
+        bad_value(op, name, f"shape {rows.shape}", fits, f"the rows must fit their cache {cache.shape}")
     if rows.dtype != cache.dtype:
-        raise TypeError(
-            f"kv_cache_update: {name}: got {rows.dtype}; expected {cache.dtype}; cast the rows to the cache's"
-        )
+        bad_type(op, name, rows.dtype, str(cache.dtype), "cast the rows to the cache's dtype")
     if cache.dtype.itemsize not in (2, 4):
-        raise TypeError(f"kv_cache_update: {name}_cache: got {cache.dtype}; expected 2 or 4 bytes; use target='xla'")
+        bad_type(op, f"{name}_cache", cache.dtype, "2 or 4 bytes", "use target='xla'")
     for what, index in (("pos", pos), ("lengths", lengths)):
         if index.shape != (batch,) or index.dtype != jnp.int32:
-            raise ValueError(
-                f"kv_cache_update: {what}: got {index.dtype}{list(index.shape)}; expected int32[{batch}]; "
-                "broadcast it to one entry per batch row"
-            )
+            came = f"{index.dtype}{list(index.shape)}"
+            bad_value(op, what, came, f"int32[{batch}]", "broadcast it to one entry per batch row")
