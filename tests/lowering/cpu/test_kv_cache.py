@@ -173,7 +173,7 @@ def seconds_per_write(max_seq: int, loop: bool, dtype: Any) -> float:
 @pytest.mark.parametrize("loop", [False, True], ids=["top level", "loop"])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_time_does_not_grow_with_the_cache(loop: bool, dtype: Any) -> None:
-    # One copy of the two large bfloat16 caches (128 MiB) takes tens of milliseconds. Equal pointers would prove nothing.
+    # One copy of the two large bfloat16 caches (128 MiB) takes tens of milliseconds. Equal pointers prove nothing.
     small, large = seconds_per_write(1024, loop, dtype), seconds_per_write(65536, loop, dtype)
     assert large < 5 * small + 1e-3, f"{small * 1e6:.0f} us at 1024, {large * 1e6:.0f} us at 65536 positions"
 
