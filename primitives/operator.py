@@ -139,7 +139,8 @@ class Operator:
         of times; `plain`'s when that is one.
       saved: which outputs (index into main + aux) the derivative rules receive beside the inputs.
       backward: `backward(spec, args, saved, cotangents) -> args-shaped pytree of cotangents`, for operators that do
-        better than the VJP of `smooth`. None where an input has no derivative.
+        better than the VJP of `smooth`. None where an input has no derivative. Its own derivative is taken with the
+        saved outputs recomputed, or, where one of them is an aux output, through the VJP of `smooth` instead.
       rows: argument names whose leading dimensions are free; a `vmap` over only those needs no batching level.
     """
 
@@ -259,10 +260,10 @@ class Operator:
         def one(*operands: Any) -> list[Any]:
             leaves, rest = list(operands[:n]), operands[n:]
             saved, cotangents = rest[: len(self._saved)], rest[len(self._saved) :]
-            if self._backward is not None:
+            args = jax.tree.unflatten(tree, leaves)
+            if self._backward is not None and (not recompute or self._saved_are_differentiable(spec, args)):
                 if recompute:
-                    saved = self._saved_from(spec, tree, leaves)
-                args = jax.tree.unflatten(tree, leaves)
+                    saved = self._saved_from(spec, args)
                 grads = self._backward(spec, args, tuple(saved), tuple(cotangents))
                 flat = tree.flatten_up_to(grads)
                 return [flat[i].astype(leaves[i].dtype) for i in where]
@@ -281,10 +282,13 @@ class Operator:
             fn = _vmap_and_reduce(fn, in_flags, out_flags)
         return fn(*operands)
 
-    def _saved_from(self, spec: Any, tree: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """The saved outputs as a differentiable function of the inputs."""
-        outs = self(spec, jax.tree.unflatten(tree, leaves))
-        return tuple([*outs.main, *outs.aux][i] for i in self._saved)
+    def _saved_are_differentiable(self, spec: Any, args: Any) -> bool:
+        return max(self._saved, default=-1) < len(self._shapes(spec, args).main)
+
+    def _saved_from(self, spec: Any, args: Any) -> tuple[Any, ...]:
+        """The saved outputs, main ones all, as a differentiable function of the inputs."""
+        main = self(spec, args).main
+        return tuple(main[i] for i in self._saved)
 
     # Shape rules.
 
