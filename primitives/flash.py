@@ -315,7 +315,7 @@ def _kinds_to_values(counts: tuple[jax.Array, ...]) -> jax.Array:
 
 
 def _only_if(flag: jax.Array, compute: Callable[[], Any], otherwise: Any) -> Any:
-    """`compute()` if `flag`, else `otherwise`. A loop of at most one turn: batched, it still costs nothing if unused."""
+    """`compute()` if `flag`, else `otherwise`: a loop of at most one turn, which costs nothing unused even batched."""
     otherwise = jax.lax.stop_gradient(otherwise)
     _, result = jax.lax.while_loop(
         lambda carry: carry[0],
@@ -328,7 +328,7 @@ def _only_if(flag: jax.Array, compute: Callable[[], Any], otherwise: Any) -> Any
 def _check_values(
     end: dict[str, jax.Array], total: jax.Array, lse: jax.Array, odd: jax.Array, dtype: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """The check values of `forward`. Each bound is a worst case: a sum of n terms errs by n units, p by its rounding."""
+    """The check values of `forward`. Bounds are worst cases: a sum of n terms errs by n units, p by its rounding."""
     some, count = end["some"], jnp.maximum(end["count"], 1)
     judged = some & ~odd
     unit = float(jnp.finfo(accumulator(dtype)).eps)
@@ -400,11 +400,20 @@ def _slice(x: jax.Array, start: Any, size: Any, axis: int) -> jax.Array:
 
 
 def _slice_cache(x: jax.Array, layer: Any, start: Any, size: Any) -> jax.Array:
-    """Keys start .. start + size of one layer, read straight from the stack."""
+    """Keys start .. start + size of one layer, read straight from the stack.
+
+    XLA's CPU compiler slices bfloat16 in float32. The barrier ties the cache to the block number: without it, the
+    conversion of the whole cache would be moved out of the loop over blocks.
+    """
+    if layer is None and x.shape[2] == size:
+        return x
+    start = jnp.asarray(start, jnp.int32)
+    if x.dtype.itemsize == 2:
+        x, start = jax.lax.optimization_barrier((x, start))
     if layer is None:
-        return _slice(x, start, size, 2)
+        return jax.lax.dynamic_slice_in_dim(x, start, size, axis=2)
     zero = jnp.zeros((), jnp.int32)
-    starts = (jnp.asarray(layer, jnp.int32), zero, zero, jnp.asarray(start, jnp.int32), zero)
+    starts = (jnp.asarray(layer, jnp.int32), zero, zero, start, zero)
     return jax.lax.dynamic_slice(x, starts, (1, *x.shape[1:3], size, x.shape[4]))[0]
 
 
