@@ -1,0 +1,65 @@
+"""`activation`: the elementwise function between two products."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from atbfn import arguments, fusion
+from atbfn.primitives.activation import ACTIVATIONS, Activation, ActivationArgs, ActivationSpec
+from atbfn.primitives.activation import activation as activation_op
+from atbfn.primitives.errors import bad_type, bad_value
+
+
+def activation(
+    x: jax.Array,
+    name: str | Callable[[jax.Array], jax.Array],
+    *,
+    mode: str | None = None,
+    target: str | None = None,
+) -> jax.Array:
+    """An elementwise function of x, computed in float32 for 16-bit inputs.
+
+    Args:
+      x: any shape, float16, bfloat16 or float32.
+      name: "silu", "gelu" (with erf), "gelu_tanh", "relu", "identity", or a traceable elementwise function that is
+        hashable and closes over no traced arrays.
+      mode, target: override the surrounding configuration. A single operator runs alike in every mode.
+
+    Returns:
+      x's shape and dtype.
+
+    Raises:
+      ValueError: an unknown name. TypeError: neither a name nor a function, or an unhashable one.
+    """
+    op = "activation"
+    how = fusion.resolve(op, mode=mode, target=target)
+    x = arguments.array(op, "x", x)
+    spec = ActivationSpec(check_activation(op, "name", name), how.target)
+    return arguments.bind(activation_op, spec, ActivationArgs(x)).main[0]
+
+
+def check_activation(operator: str, argument: str, value: Any) -> Activation:
+    """A name of `ACTIVATIONS`, or a hashable function."""
+    if isinstance(value, str):
+        if value not in ACTIVATIONS:
+            near = difflib.get_close_matches(value, ACTIVATIONS, 1)
+            fix = f"did you mean {near[0]!r}?" if near else "or pass a function"
+            bad_value(operator, argument, repr(value), f"one of {', '.join(map(repr, ACTIVATIONS))}", fix)
+        return value
+    if not callable(value):
+        bad_type(operator, argument, type(value).__name__, "a name or an elementwise function", "e.g. 'silu'")
+    try:
+        hash(value)
+    except TypeError:
+        bad_type(
+            operator,
+            argument,
+            "an unhashable function",
+            "a hashable one",
+            "define it at module level, without arrays bound to it",
+        )
+    return value
