@@ -1,0 +1,20 @@
+"""`python -m atbfn`, and the command `atbfn`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line. Exits with status 1 and the command to install them if its packages are missing."""
+    try:
+        from atbfn.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("typer", "rich"):
+            raise
+        sys.exit(f'atbfn: the command line needs the package {error.name}; pip install "atbfn[cli]"')
+    app(prog_name="atbfn")
+
+
+if __name__ == "__main__":
+    main()
