@@ -92,7 +92,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[Settings, tuple[Pattern, ..
         raise ConfigError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    if root is None:
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return (), ()
     found: dict[str, Any] = {}
     patterns: list[Pattern] = []
@@ -137,7 +137,12 @@ def _scalar(path: str, key_node: yaml.Node, field: str, node: yaml.Node) -> Any:
     if not isinstance(node, yaml.ScalarNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
         raise ConfigError(f"{where}: {field}: got {kind}; expected a single value")
-    value: Any = yaml.SafeLoader("").construct_object(node)
+    try:
+        value: Any = yaml.SafeLoader("").construct_object(node)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(f"{where}: {field}: not valid YAML: {error.problem}") from None
+    except ValueError as error:  # an explicit tag such as !!int on something else
+        raise ConfigError(f"{where}: {field}: not valid YAML: {error}") from None
     return _checked(where, field, value)
 
 
