@@ -6,6 +6,8 @@ normalizer calculation for softmax", 2018; the backward recomputes p as in Dao e
 
 Non-finite numbers behave as if keys that are not attended did not exist: `0 * nan` never leaks out of a masked key,
 while an attended non-finite number appears exactly where the formula puts it.
+
+All products are taken in the accumulator dtype: chunks of 16-bit inputs are widened as they are read.
 """
 
 from __future__ import annotations
@@ -102,18 +104,17 @@ def forward(
             shift = jnp.where(top == -jnp.inf, 0, top)
             p = jnp.exp(s - shift[..., None])
             rescale = jnp.exp(carry["top"] - shift)
-            rounded = p.astype(q.dtype)
             new = {
                 "top": top,
                 "total": carry["total"] * rescale + jnp.sum(p, axis=-1),
                 "context": carry["context"] * rescale[..., None]
-                + contract("bkgqc,bkcd->bkgqd", rounded, _finite(v_block)),
+                + contract("bkgqc,bkcd->bkgqd", p, widen(_finite(v_block))),
                 "some": carry["some"] | jnp.any(allowed, axis=-1),
                 "broken": carry["broken"] | jnp.any(~jnp.isfinite(v_block), axis=(2, 3)),
             }
             if spec.checks:
-                ones = jnp.ones((*v_block.shape[:-1], 1), v_block.dtype)
-                new["again"] = carry["again"] * rescale + contract("bkgqc,bkcd->bkgqd", rounded, ones)[..., 0]
+                ones = jnp.ones((*v_block.shape[:-1], 1), acc_dtype)
+                new["again"] = carry["again"] * rescale + contract("bkgqc,bkcd->bkgqd", p, ones)[..., 0]
                 new["count"] = carry["count"] + jnp.sum(allowed, axis=-1, dtype=jnp.float32)
                 bad_key = ~jnp.all(jnp.isfinite(k_block), axis=-1)[:, :, None, None, :]
                 new["odd"] = carry["odd"] | jnp.any(allowed & bad_key, axis=-1)
@@ -281,14 +282,15 @@ def _products(q: jax.Array, k: jax.Array) -> jax.Array:
     finite inputs: a masked score has a zero cotangent, and zero times a non-finite key must stay zero. (A non-finite
     score that is not masked makes its row's probabilities nan, and with them every derivative.)
     """
-    return contract("bkgqd,bkcd->bkgqc", q, k)
+    return contract("bkgqd,bkcd->bkgqc", widen(q), widen(k))
 
 
 @_products.defjvp
 def _products_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     q, k = primals
     d_q, d_k = tangents
-    tangent = contract("bkgqd,bkcd->bkgqc", d_q, _finite(k)) + contract("bkgqd,bkcd->bkgqc", _finite(q), d_k)
+    wide = [widen(x) for x in (d_q, _finite(k), _finite(q), d_k)]
+    tangent = contract("bkgqd,bkcd->bkgqc", *wide[:2]) + contract("bkgqd,bkcd->bkgqc", *wide[2:])
     return _products(q, k), tangent
 
 
@@ -328,14 +330,11 @@ def _only_if(flag: jax.Array, compute: Callable[[], Any], otherwise: Any) -> Any
 def _check_values(
     end: dict[str, jax.Array], total: jax.Array, lse: jax.Array, odd: jax.Array, dtype: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """The check values of `forward`. Bounds are worst cases: a sum of n terms errs by n units, p by its rounding."""
+    """The check values of `forward`. The bounds are worst cases: a sum of n terms errs by n units."""
     some, count = end["some"], jnp.maximum(end["count"], 1)
     judged = some & ~odd
     unit = float(jnp.finfo(accumulator(dtype)).eps)
-    rounding, tiny = (0.0, 0.0)
-    if dtype != accumulator(dtype):
-        rounding, tiny = float(jnp.finfo(dtype).eps), float(jnp.finfo(dtype).smallest_subnormal)
-    bound = rounding + (count + 64) * 2 * unit + count * tiny
+    bound = (count + 64) * 2 * unit
     probs = jnp.abs(end["again"] / total - 1) / bound
     slack = (count + 64) * 2 * unit + 4 * unit * jnp.abs(end["top"])
     outside = jnp.maximum(end["top"] - lse, lse - end["top"] - jnp.log(count))
