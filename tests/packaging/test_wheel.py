@@ -16,6 +16,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+import atbfn
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOMS = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
@@ -76,6 +78,7 @@ def test_kernels_are_built_where_a_compiler_is(with_kernels: Any) -> None:
 
 
 def test_metadata(with_kernels: Any) -> None:
+    assert atbfn.__version__ == PROJECT["project"]["version"]
     found = metadata(with_kernels)
     assert found["Name"] == "atbfn" and found["Version"] == PROJECT["project"]["version"]
     assert found["License-Expression"] == "Apache-2.0" and found["Requires-Python"] == ">=3.11"
