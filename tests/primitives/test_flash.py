@@ -17,6 +17,8 @@ from atbfn.primitives.flash import FlashSpec
 
 UNITS = {"float32": 2.0**-11, "bfloat16": 2.0**-7, "float16": 2.0**-8}
 SPEC = FlashSpec(0.4)
+forward = jax.jit(flash.forward, static_argnames=("spec", "dynamic"))
+backward = jax.jit(flash.backward, static_argnames=("spec",))
 
 
 def rand(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
@@ -74,9 +76,8 @@ def close(actual: Any, golden: np.ndarray, unit: float, rows: int = 1) -> None:
 
 def run(q: Any, k: Any, v: Any, mask: Any, pos: Any, lengths: Any = None, layer: Any = None, spec: Any = SPEC) -> Any:
     """The forward, asserting that both ways to loop give the same numbers."""
-    fn = jax.jit(lambda *args, dynamic: flash.forward(*args, spec=spec, dynamic=dynamic), static_argnames="dynamic")
     args = (q, k, v, mask, jnp.asarray(pos, jnp.int32), lengths, layer)
-    fast, slow = fn(*args, dynamic=True), fn(*args, dynamic=False)
+    fast, slow = (forward(*args, spec=spec, dynamic=dynamic) for dynamic in (True, False))
     for a, b in zip(jax.tree.leaves(fast[:2]), jax.tree.leaves(slow[:2]), strict=True):
         np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=2e-6, atol=2e-6)
     return fast
@@ -167,9 +168,9 @@ def test_layer_gradient_is_zero_elsewhere() -> None:
     context, lse, _ = run(q, k, v, masks.Causal(), 6)
     ones, none = jnp.ones_like(context), jnp.zeros_like(lse)
     tail = (context, lse, ones, none)
-    plain = flash.backward(q, k, v, masks.Causal(), jnp.int32(6), None, None, *tail, spec=SPEC)
+    plain = backward(q, k, v, masks.Causal(), jnp.int32(6), None, None, *tail, spec=SPEC)
     stack = [jnp.stack([x * jnp.nan, x]) for x in (k, v)]
-    grads = flash.backward(q, *stack, masks.Causal(), jnp.int32(6), None, jnp.int32(1), *tail, spec=SPEC)
+    grads = backward(q, *stack, masks.Causal(), jnp.int32(6), None, jnp.int32(1), *tail, spec=SPEC)
     for a, b in zip(plain[1:], grads[1:], strict=True):
         assert (b[0] == 0).all() and (b[1] == a).all() and (a != 0).any()
 
@@ -218,13 +219,13 @@ def test_second_order() -> None:
     spec, pos = FlashSpec(0.4, 2.0), jnp.int32(2)
 
     def context(q: Any, k: Any, v: Any) -> Any:
-        return flash.forward(q, k, v, masks.Causal(), pos, None, None, spec=spec, dynamic=False)[:2]
+        return forward(q, k, v, masks.Causal(), pos, None, None, spec=spec, dynamic=False)[:2]
 
     check_grads(context, (q, k, v), order=2, modes=("fwd", "rev"), atol=2e-2, rtol=2e-2)
     o, lse = context(q, k, v)
 
     def grads(*args: Any) -> Any:
-        return flash.backward(*args[:3], masks.Causal(), pos, None, None, *args[3:], spec=spec)
+        return backward(*args[:3], masks.Causal(), pos, None, None, *args[3:], spec=spec)
 
     args = (q, k, v, o, lse, rand(4, *o.shape), rand(5, *lse.shape))
     check_grads(grads, args, order=1, modes=("fwd", "rev"), atol=2e-2, rtol=2e-2)
@@ -242,8 +243,8 @@ def test_masked_nonfinite_contributes_nothing() -> None:
         assert (clean[0][:, :, :4] == dirty[0][:, :, :4]).all() and (clean[1][:, :, :4] == dirty[1][:, :, :4]).all()
         tail = (jnp.int32(0), None, None)
         ct = jnp.zeros_like(q).at[:, :, :4].set(1.0)
-        d_clean = flash.backward(q, k, v, masks.Causal(), *tail, *clean[:2], ct, clean[1] * 0, spec=SPEC)
-        d_dirty = flash.backward(q, k_bad, v_bad, masks.Causal(), *tail, *dirty[:2], ct, clean[1] * 0, spec=SPEC)
+        d_clean = backward(q, k, v, masks.Causal(), *tail, *clean[:2], ct, clean[1] * 0, spec=SPEC)
+        d_dirty = backward(q, k_bad, v_bad, masks.Causal(), *tail, *dirty[:2], ct, clean[1] * 0, spec=SPEC)
         assert (d_clean[0][:, :, :4] == d_dirty[0][:, :, :4]).all()
         assert np.isfinite(d_clean[0]).all() and not np.isfinite(d_dirty[0][:, :, 4:]).all()
 
@@ -253,10 +254,8 @@ def test_unwritten_nonfinite_contributes_nothing_in_second_order() -> None:
     k_bad, v_bad = k.at[:, :, 6:].set(jnp.nan), v.at[:, :, 6:].set(jnp.inf)
 
     def loss(q: Any, k: Any, v: Any) -> Any:
-        o, lse, _ = flash.forward(q, k, v, masks.Causal(), jnp.int32(3), None, None, spec=SPEC, dynamic=False)
-        grads = flash.backward(
-            q, k, v, masks.Causal(), jnp.int32(3), None, None, o, lse, jnp.cos(o), jnp.sin(lse), spec=SPEC
-        )
+        o, lse, _ = forward(q, k, v, masks.Causal(), jnp.int32(3), None, None, spec=SPEC, dynamic=False)
+        grads = backward(q, k, v, masks.Causal(), jnp.int32(3), None, None, o, lse, jnp.cos(o), jnp.sin(lse), spec=SPEC)
         return sum(jnp.sum(jnp.sin(g)) for g in grads)
 
     clean, dirty = (jax.grad(loss, (0, 1, 2))(q, *kv) for kv in ((k, v), (k_bad, v_bad)))
@@ -299,7 +298,7 @@ def test_empty_rows_have_zero_gradients() -> None:
     assert (o[:, :, 1::2] == 0).all() and np.isneginf(lse[:, :, 1::2]).all() and np.isfinite(o).all()
     ct = jnp.ones_like(o).at[:, :, 1].set(jnp.nan)
     tail = (mask, pos, lengths, None, o, lse, ct, jnp.ones_like(lse))
-    grads = flash.backward(q.at[:, :, 3].set(jnp.nan), k, v, *tail, spec=SPEC)
+    grads = backward(q.at[:, :, 3].set(jnp.nan), k, v, *tail, spec=SPEC)
     assert all(np.isfinite(g).all() for g in grads) and (grads[0][:, :, 1::2] == 0).all()
     assert (grads[1][:, :, 7] == 0).all() and (grads[2] != 0).any()
 
@@ -308,7 +307,7 @@ def test_nonfinite_gradients_appear() -> None:
     q, k, v = qkv(1, 1, 1, 4, 4)
     o, lse, _ = run(q, k, v, masks.Causal(), 0)
     ct = jnp.ones_like(o).at[0, 0, 2, 1].set(jnp.inf)
-    d_q, d_k, d_v = flash.backward(q, k, v, masks.Causal(), jnp.int32(0), None, None, o, lse, ct, lse * 0, spec=SPEC)
+    d_q, d_k, d_v = backward(q, k, v, masks.Causal(), jnp.int32(0), None, None, o, lse, ct, lse * 0, spec=SPEC)
     assert np.isposinf(d_v[0, 0, :3, 1]).all() and np.isfinite(d_v[0, 0, 3]).all() and np.isfinite(d_v[..., 2:]).all()
     assert np.isnan(d_q[0, 0, 2]).all() and np.isfinite(d_q[0, 0, [0, 1, 3]]).all()
     assert np.isnan(d_k[0, 0, :3]).all() and np.isfinite(d_k[0, 0, 3]).all()
@@ -355,15 +354,19 @@ def test_check_values_fail_on_wrong_sums() -> None:
 # Transformations and memory.
 
 
+def _context(q: Any, k: Any, v: Any, pos: Any, *, dynamic: bool) -> Any:
+    return forward(q, k, v, masks.Causal(), pos, None, None, spec=SPEC, dynamic=dynamic)[:2]
+
+
 def test_vmap_over_everything() -> None:
     q, k, v = (jnp.stack([x, x[::-1] + 0.5]) for x in qkv(2, 2, 1, 3, 1100))
     v = v.at[1, :, :, 0, 0].set(jnp.nan)
     pos = jnp.array([[5, 700], [1090, 3]], jnp.int32)
     for dynamic in (True, False):
-        fn = functools.partial(flash.forward, spec=SPEC, dynamic=dynamic)
-        batched = jax.jit(jax.vmap(lambda q, k, v, pos: fn(q, k, v, masks.Causal(), pos, None, None)[:2]))(q, k, v, pos)
+        fn = functools.partial(_context, dynamic=dynamic)
+        batched = jax.jit(jax.vmap(fn))(q, k, v, pos)
         for i in range(2):
-            single = fn(q[i], k[i], v[i], masks.Causal(), pos[i], None, None)[:2]
+            single = fn(q[i], k[i], v[i], pos[i])
             for a, b in zip(single, batched, strict=True):
                 np.testing.assert_allclose(a, b[i], rtol=1e-5, atol=1e-6)
         assert np.isnan(batched[0][1, ..., 0]).all() and np.isfinite(batched[0][..., 1:]).all()
