@@ -103,7 +103,18 @@ def require(operator: str, target: str, spec: Any, args: Any) -> None:
         )
 
 
-def _choose(operator: Operator, platforms: tuple[str, ...], spec: Any, args: Any) -> Callable[[Any, Any], Outputs]:
+def _is_partitioned(ctx: Any) -> bool:
+    """Whether XLA's partitioner will split this program: plain `jit` over several devices, not inside `shard_map`."""
+    axis_context = ctx.module_context.axis_context
+    manual = getattr(axis_context, "manual_axes", None)
+    if manual is not None:  # inside shard_map; what is not manual is still the partitioner's
+        return frozenset(axis_context.mesh.axis_names) != frozenset(manual)
+    return (getattr(axis_context, "num_devices", None) or 1) > 1
+
+
+def _choose(
+    operator: Operator, platforms: tuple[str, ...], partitioned: bool, spec: Any, args: Any
+) -> Callable[[Any, Any], Outputs]:
     target = spec.target
     if target == "xla":
         return operator.plain
@@ -126,6 +137,8 @@ def _choose(operator: Operator, platforms: tuple[str, ...], spec: Any, args: Any
         if implementation is None or not set(platforms) <= set(implementation.platforms):
             continue
         reason = implementation.refuses(spec, args)
+        if partitioned:
+            reason = reason or "XLA cannot split a custom call over devices and would gather its operands"
         if reason is None:
             return implementation.form
         if (operator.name, candidate, reason) not in _told:
@@ -137,7 +150,7 @@ def _choose(operator: Operator, platforms: tuple[str, ...], spec: Any, args: Any
 def _lower_primal(operator: Operator) -> Callable[..., Any]:
     def rule(ctx: Any, *operands: Any, spec: Any, tree: Any, levels: Any) -> Any:
         args = jax.tree.unflatten(tree, ctx.avals_in)
-        form = _choose(operator, tuple(ctx.module_context.platforms), spec, args)
+        form = _choose(operator, tuple(ctx.module_context.platforms), _is_partitioned(ctx), spec, args)
 
         def outputs(*leaves: Any) -> list[Any]:
             return operator.outputs(*leaves, spec=spec, tree=tree, levels=levels, form=form)

@@ -216,10 +216,11 @@ def clean_padding(args: AttentionArgs) -> AttentionArgs:
 class _Checks:
     """Collects check values in the order of `check_nodes`; does nothing where they are not asked for."""
 
-    def __init__(self, wanted: bool, x: jax.Array) -> None:
+    def __init__(self, wanted: bool, args: AttentionArgs) -> None:
         self.values: list[jax.Array] = []
         self._wanted = wanted
-        self._expected = finite_rows(x) if wanted else None
+        # A position outside the cache gives NaN throughout, and is reported once, at node pos.
+        self._expected = finite_rows(args.x) & fits(args)[:, None] if wanted else None
 
     def also_needs(self, residual: jax.Array) -> None:
         if self._expected is not None:
@@ -284,7 +285,7 @@ WriteCache = Callable[..., tuple[jax.Array, jax.Array]]
 def plain(spec: AttentionSpec, args: AttentionArgs, *, write: WriteCache = kv_cache.write) -> Outputs:
     """The plain form of both operators. `write` puts the new rows into the caches, as `kv_cache.write` does."""
     args = clean_padding(args)
-    checks = _Checks(spec.checks, args.x)
+    checks = _Checks(spec.checks, args)
     q, k, v = _project(spec, args, checks)
     caches: tuple[jax.Array, ...] = ()
     if args.k_cache is not None:
@@ -297,16 +298,14 @@ def plain(spec: AttentionSpec, args: AttentionArgs, *, write: WriteCache = kv_ca
         checks.finite(merge_heads(context), whole_sequence=True)
     out = _finish(args, context, checks)
     if spec.checks:
-        ok = jnp.broadcast_to(fits(args), args.x.shape[:1])
-        expected = jnp.where(ok[:, None, None], out, 0)  # the NaN of a position outside the cache is node pos's
-        checks.finite(expected, whole_sequence=True)
-        checks.values.append(position_ratio(ok))
+        checks.finite(out, whole_sequence=True)
+        checks.values.append(position_ratio(jnp.broadcast_to(fits(args), args.x.shape[:1])))
     return Outputs((out, *caches), (context, lse, *checks.values))
 
 
 def _before_attention(spec: AttentionSpec, args: AttentionArgs) -> tuple[jax.Array, jax.Array, jax.Array]:
     """q, and the keys and values to attend: the updated caches, or the new rows alone."""
-    q, k, v = _project(spec, args, _Checks(False, args.x))
+    q, k, v = _project(spec, args, _Checks(False, args))
     if args.k_cache is not None:
         k, v = kv_cache.write(args.k_cache, args.v_cache, k, v, args.pos, args.lengths, args.layer)
     return q, k, v
@@ -317,7 +316,7 @@ def _smooth(spec: AttentionSpec, args: AttentionArgs) -> tuple[Any, ...]:
     q, k, v = _before_attention(spec, args)
     flash_spec = dataclasses.replace(spec.flash, checks=False)
     context = flash_attention(flash_spec, _flash_args(args, q, k, v)).main[0]
-    out = _finish(args, context, _Checks(False, args.x))
+    out = _finish(args, context, _Checks(False, args))
     return (out,) if args.k_cache is None else (out, k, v)
 
 
@@ -338,7 +337,7 @@ def _backward(
     values = [leaves[i] for i in floats]
     (q, k, v), pull_before = jax.vjp(lambda values: _before_attention(spec, with_floats(values)), values)
     _, pull_after = jax.vjp(
-        lambda values, context: _finish(with_floats(values), context, _Checks(False, args.x)), values, context
+        lambda values, context: _finish(with_floats(values), context, _Checks(False, args)), values, context
     )
     after, d_context = pull_after(cotangents[0])
     dq, dk, dv = flash.backward(
