@@ -43,7 +43,9 @@ def collecting(wrapper: str, kind: str, fn: Callable[..., Any], finish: Callable
     returned one, and is traced again when shapes, other arguments or the configuration change.
     """
     if not callable(fn):
-        raise TypeError(f"{wrapper}: fn: got {fn!r}; expected a function; pass the function, not its result")
+        raise TypeError(
+            f"{wrapper}: fn: got an object of type {type(fn).__name__}; expected a function; pass it without calling it"
+        )
 
     def run(structure: _Structure, *arrays: Any) -> Any:
         out_tree = None
