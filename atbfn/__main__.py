@@ -7,6 +7,10 @@ import sys
 
 def main() -> None:
     """Run the command line. Exits with status 1 and the command to install them if its packages are missing."""
+    if sys.argv[1:] == ["doctor"]:  # it says which packages are missing, so it must not need them
+        from atbfn.doctor import run
+
+        sys.exit(run())
     try:
         from atbfn.cli import app
     except ModuleNotFoundError as error:

@@ -103,6 +103,27 @@ def test_works_without_the_extras(with_kernels: Any) -> None:
     assert re.search(r"\+ compiled kernels +\S", got["doctor"])
 
 
+def test_doctor_runs_without_the_extras_and_the_rest_says_what_to_install(with_kernels: Any) -> None:
+    code = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("typer", "rich"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+from atbfn.__main__ import main
+for command in ("doctor", "generate"):
+    sys.argv = ["atbfn", command]
+    try:
+        main()
+    except SystemExit as error:
+        print("exit:", error.code)
+"""
+    out = with_kernels.python(code).stdout
+    assert re.search(r"\+ xla .*fused_ffn", out) and "exit: 0" in out
+    assert 'exit: atbfn: the command line needs the package typer; pip install "atbfn[cli]"' in out
+
+
 def test_import_does_not_load_the_extras(with_kernels: Any) -> None:
     heavy = ",".join(EXTRA_MODULES)
     code = f"import sys, atbfn, atbfn.models; print(sorted(set({heavy!r}.split(',')) & set(sys.modules)))"
@@ -114,7 +135,7 @@ def test_without_a_compiler_the_reason_is_logged_once_and_xla_works(without_comp
     got = use(without_compiler)
     assert got["file"].startswith(str(without_compiler.folder))
     assert got["y"] == [[1.0] * 8] * 2
-    cause = "they were not built: the C++ compiler named by CXX (/bin/false) does not work"
+    cause = "they were not built: no working C++ compiler was found (CXX is /bin/false)"
     assert got["reason"] == cause
     assert [r[:2] for r in got["records"] if cause in r[2]] == [["atbfn", "WARNING"]]
     assert re.search(rf"- compiled kernels +not available: {re.escape(cause)}", got["doctor"])
@@ -130,7 +151,7 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
-    assert re.search(r"kv_cache_update: target: got 'cpu'.*CXX \(/bin/false\)", without_compiler.python(code).stdout)
+    assert re.search(r"kv_cache_update: target: got 'cpu'.*CXX is /bin/false", without_compiler.python(code).stdout)
 
 
 def test_the_source_distribution_can_build_the_kernels(tmp_path: Path) -> None:
