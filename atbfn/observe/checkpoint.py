@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from atbfn.observe.interpreter import Found
+from atbfn.observe.interpreter import Found, split
 from atbfn.observe.wrapper import collecting
 
 
@@ -172,8 +172,10 @@ def _judge(ratio: jax.Array, rule: str) -> Check:
         where = jnp.full((ratio.ndim,), -1, jnp.int32)
         return Check(jnp.asarray(True), jnp.zeros((), ratio.dtype), where, rule)
     ratio = jax.lax.stop_gradient(ratio)
+    if split(jax.typeof(ratio)):  # an index into the whole cannot be taken of types that are split
+        ratio = jax.sharding.reshard(ratio, jax.sharding.PartitionSpec())
     at = jnp.argmax(ratio)  # the first nan, if there is one
-    worst = ratio.reshape(-1)[at]
+    worst = jnp.max(ratio)  # nan, if there is one
     where = jnp.stack(jnp.unravel_index(at, ratio.shape)).astype(jnp.int32) if ratio.ndim else jnp.zeros(0, jnp.int32)
     return Check(worst <= 1, worst, where, rule)
 

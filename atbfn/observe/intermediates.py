@@ -13,16 +13,19 @@ from atbfn.observe.interpreter import Found
 from atbfn.observe.wrapper import collecting
 
 
+@jax.tree_util.register_pytree_with_keys_class
 class Steps(dict[str, Any]):
     """Captured steps by name, in the order of execution; a pytree that keeps this order (JAX sorts a dict's keys)."""
 
+    def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        return tuple((jax.tree_util.DictKey(name), value) for name, value in self.items()), tuple(self)
 
-jax.tree_util.register_pytree_with_keys(
-    Steps,
-    lambda steps: (tuple((jax.tree_util.DictKey(name), value) for name, value in steps.items()), tuple(steps)),
-    lambda names, values: Steps(zip(names, values, strict=True)),
-    lambda steps: (tuple(steps.values()), tuple(steps)),
-)
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        return tuple(self.values()), tuple(self)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], values: Any) -> Steps:
+        return cls(zip(names, values, strict=True))
 
 
 def intermediates(fn: Callable[..., Any]) -> Callable[..., tuple[Any, dict[str, Any]]]:

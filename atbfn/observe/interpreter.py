@@ -324,6 +324,11 @@ def varying(x: Any) -> frozenset[str]:
     return aval.vma if hasattr(aval, "vma") else aval.manual_axis_type.varying
 
 
+def split(aval: Any) -> bool:
+    """Whether the type says that a dimension is split over a mesh (explicit sharding)."""
+    return any(axis is not None for axis in aval.sharding.spec)
+
+
 def _split(results: Sequence[Any], keys: list[Key]) -> tuple[list[Any], Found]:
     n = len(results) - len(keys)
     return list(results[:n]), list(zip(keys, results[n:], strict=True))
@@ -332,6 +337,8 @@ def _split(results: Sequence[Any], keys: list[Key]) -> tuple[list[Any], Found]:
 def _neutral(aval: Any) -> jax.Array:
     """A check value that passes, of the type `aval`."""
     zeros = jnp.zeros(aval.shape, aval.dtype)
+    if split(aval):
+        zeros = jax.sharding.reshard(zeros, aval.sharding.spec)
     axes = tuple(sorted(aval.vma if hasattr(aval, "vma") else aval.manual_axis_type.varying))
     return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
 

@@ -230,7 +230,7 @@ def test_gradient_through_the_wrapped_function(toy: Toy, x: Any, w: Any) -> None
 
 
 def test_structure_is_kept(toy: Toy, x: Any, w: Any) -> None:
-    """Scans stay scans, of the same length, and jitted functions keep their name, shardings and donation."""
+    """Scans stay scans, of the same length, and jitted functions keep their name."""
 
     def body(x: Any, w: Any) -> Any:
         return jax.jit(toy)(x, w), None
