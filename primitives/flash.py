@@ -516,7 +516,10 @@ def _join(blocks: jax.Array, length: Any, size: Any, axis: int) -> jax.Array:
 
 
 def _vma(x: Any) -> frozenset[str]:
-    return frozenset(getattr(jax.typeof(x), "vma", ()))
+    aval = jax.typeof(x)
+    if hasattr(aval, "vma"):  # its name before jax 0.10.2
+        return frozenset(aval.vma)
+    return frozenset(aval.manual_axis_type.varying)
 
 
 def _cast_varying(x: Any, axes: frozenset[str]) -> Any:

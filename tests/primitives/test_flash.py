@@ -411,3 +411,21 @@ def test_decode_does_not_touch_the_whole_cache(dtype: str) -> None:
         cache = jax.ShapeDtypeStruct((2, 1, 1, kv_len, 16), dtype)
         sizes.append(_temp_mib(fn, q, cache, cache, scalar, scalar))
     assert sizes[1] < 1.1 * sizes[0] + 0.01
+
+
+def test_inside_shard_map() -> None:
+    """Loop carries keep the mesh axes they vary over; one device is enough to have them checked."""
+    q, k, v = qkv(1, 2, 1, 3, 1100)
+    pos = jnp.array([700], jnp.int32)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    split = jax.sharding.PartitionSpec("x")
+
+    def both(q: Any, k: Any, v: Any, pos: Any) -> Any:
+        rest = (masks.Causal(), pos, None, None)
+        o, lse, _ = flash.forward(q, k, v, *rest, spec=SPEC, dynamic=True)
+        static = flash.forward(q, k, v, *rest, spec=SPEC, dynamic=False)[0]
+        return o, static, flash.backward(q, k, v, *rest, o, lse, o, lse, spec=SPEC)
+
+    sharded = jax.jit(jax.shard_map(both, mesh=mesh, in_specs=split, out_specs=split))(q, k, v, pos)
+    for a, b in zip(jax.tree.leaves(sharded), jax.tree.leaves(jax.jit(both)(q, k, v, pos)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
