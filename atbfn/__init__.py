@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atbfn import fusion, lowering, observe
+from atbfn import lowering, observe
 from atbfn.activation import activation
 from atbfn.attention import attention_with_kv_cache, flash_attention, self_attention
 from atbfn.ffn import fused_ffn
@@ -24,8 +24,10 @@ from atbfn.primitives.rope import LinearScaling, Llama3Scaling, Rope
 from atbfn.rope import rope
 from atbfn.softmax import softmax
 
-if TYPE_CHECKING:  # at run time the package itself is callable
+if TYPE_CHECKING:  # at run time the package itself is callable, which a type checker cannot see
     from atbfn.fusion.context import fusion
+else:
+    from atbfn import fusion
 
 __version__ = "0.1.0"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from atbfn import arguments, fusion
+from atbfn import arguments
+from atbfn.fusion import resolve
 from atbfn.primitives.activation import ACTIVATIONS, Activation, ActivationArgs, ActivationSpec
 from atbfn.primitives.activation import activation as activation_op
 from atbfn.primitives.errors import bad_type, bad_value
@@ -36,7 +37,7 @@ def activation(
       ValueError: an unknown name. TypeError: neither a name nor a function, or an unhashable one.
     """
     op = "activation"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x = arguments.array(op, "x", x)
     spec = ActivationSpec(check_activation(op, "name", name), how.target)
     return arguments.bind(activation_op, spec, ActivationArgs(x)).main[0]

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from atbfn import arguments, fusion
-from atbfn.fusion import Resolved
+from atbfn import arguments
+from atbfn.fusion import Resolved, resolve
 from atbfn.kv_cache import check_caches, check_lengths, check_positions
 from atbfn.primitives import attention as prim
 from atbfn.primitives.activation import PairArgs, PairSpec, add
@@ -88,7 +88,7 @@ def attention_with_kv_cache(
       NotImplementedError: the named target cannot do this call. Each names the argument and the fix.
     """
     op = "attention_with_kv_cache"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x = arguments.array(op, "x", x, 3)
     weights, heads = _check_weights(op, weights, num_heads, num_kv_heads, x)
     batch, q_len = x.shape[:2]
@@ -144,7 +144,7 @@ def self_attention(
       As `attention_with_kv_cache`.
     """
     op = "self_attention"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x = arguments.array(op, "x", x, 3)
     weights, heads = _check_weights(op, weights, num_heads, num_kv_heads, x)
     batch, q_len = x.shape[:2]
@@ -192,7 +192,7 @@ def flash_attention(
       NotImplementedError: the named target cannot do this call. Each names the argument and the fix.
     """
     op = "flash_attention"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     q, k, v = arguments.array(op, "q", q, 4), arguments.array(op, "k", k, 4), arguments.array(op, "v", v, 4)
     batch, num_heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1], k.shape[2]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import jax
 
-from atbfn import fusion, lowering
-from atbfn.fusion import sources
+from atbfn import lowering
+from atbfn.fusion import resolve, sources
 from atbfn.fusion.config import FIELDS
 from atbfn.lowering.cpu import native
 from atbfn.models import extras
@@ -177,7 +177,7 @@ def _configuration() -> tuple[Row, ...]:
     """The settings in force outside any layer, each with what set it; then the file's layer patterns."""
     path = os.environ.get(sources.FILE_VARIABLE)
     settings, patterns = sources.read_file(path) if path else ((), ())
-    in_force = fusion.resolve("doctor")
+    in_force = resolve("doctor")
     rows = []
     for field in FIELDS:
         variable = sources.VARIABLES[field]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax
 
-from atbfn import arguments, fusion
+from atbfn import arguments
 from atbfn.activation import check_activation
-from atbfn.fusion import Resolved
+from atbfn.fusion import Resolved, resolve
 from atbfn.primitives.activation import Activation, ActivationArgs, ActivationSpec, PairArgs, PairSpec, add, multiply
 from atbfn.primitives.activation import activation as activation_op
 from atbfn.primitives.errors import bad_value
@@ -60,7 +60,7 @@ def fused_ffn(
       NotImplementedError: the named target cannot do this call. Each names the argument and the fix.
     """
     op = "fused_ffn"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     activation = check_activation(op, "activation", activation)
     args = _check(op, how, x, w_gate, w_up, w_down, b_gate, b_up, b_down, norm, residual, post_norm)
     if how.mode == "step_by_step":

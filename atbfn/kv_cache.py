@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from atbfn import arguments, fusion
+from atbfn import arguments
+from atbfn.fusion import resolve
 from atbfn.primitives.errors import bad_value
 from atbfn.primitives.kv_cache import KVCacheArgs, KVCacheSpec
 from atbfn.primitives.kv_cache import kv_cache_update as kv_cache_update_op
@@ -42,7 +43,7 @@ def kv_cache_update(
       ValueError: shapes that do not fit, or a known position, length or layer outside the cache. TypeError: dtypes.
     """
     op = "kv_cache_update"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     k, v = arguments.array(op, "k", k, 4), arguments.array(op, "v", v, 4)
     batch, kv_heads, q_len, head_dim = k.shape
     arguments.shape(op, "v", v, batch=batch, kv_heads=kv_heads, q_len=q_len, head_dim=head_dim)

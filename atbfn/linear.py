@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from atbfn import arguments, fusion
+from atbfn import arguments
+from atbfn.fusion import resolve
 from atbfn.primitives.linear import LinearArgs, LinearSpec
 from atbfn.primitives.linear import linear as linear_op
 
@@ -27,7 +28,7 @@ def linear(
       ValueError: shapes that do not fit. TypeError: dtypes that do not. Each names the argument and the fix.
     """
     op = "linear"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x, w = arguments.rows(op, "x", x), arguments.array(op, "w", w, 2)
     arguments.shape(op, "w", w, out_features=w.shape[0], in_features=x.shape[-1])
     if b is not None:

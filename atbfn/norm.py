@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from atbfn import arguments, fusion
+from atbfn import arguments
+from atbfn.fusion import resolve
 from atbfn.primitives.activation import PairArgs, PairSpec, add
 from atbfn.primitives.norm import NORM_RESIDUAL_CHECKS, LayerNorm, NormArgs, NormResidualArgs, NormSpec, RMSNorm
 from atbfn.primitives.norm import norm as norm_op
@@ -112,7 +113,7 @@ def rmsnorm_residual(
 
 
 def _single(op: str, x: jax.Array, norm: LayerNorm | RMSNorm, mode: str | None, target: str | None) -> jax.Array:
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x = arguments.rows(op, "x", x)
     checked = arguments.check_norm(op, None, norm, x)
     return arguments.bind(norm_op, NormSpec(how.target), NormArgs(x, checked)).main[0]
@@ -126,7 +127,7 @@ def _with_residual(
     mode: str | None,
     target: str | None,
 ) -> tuple[jax.Array, jax.Array]:
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x, residual = arguments.rows(op, "x", x), arguments.array(op, "residual", residual)
     arguments.same_shape(op, "residual", residual, "x", x)
     norm = arguments.check_norm(op, None, norm, x)

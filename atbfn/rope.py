@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
-from atbfn import arguments, fusion
-from atbfn.primitives.errors import bad_value
+from atbfn import arguments
+from atbfn.fusion import resolve
+from atbfn.primitives.errors import bad_type, bad_value
 from atbfn.primitives.rope import Rope, RopeArgs, RopeSpec
 from atbfn.primitives.rope import rope as rope_op
 
@@ -28,9 +29,11 @@ def rope(x: jax.Array, pos: Any, table: Rope, *, mode: str | None = None, target
       ValueError: shapes that do not fit, or a known position outside the table. TypeError: dtypes that do not fit.
     """
     op = "rope"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x = arguments.array(op, "x", x, 4)
     table_checked = arguments.check_rope(op, "table", table, x.shape[-1], None)
+    if table_checked is None:
+        bad_type(op, "table", "None", "atbfn.Rope", "build it with Rope.create(head_dim, max_positions)")
     pos = arguments.integers(op, "pos", pos, [(), (x.shape[0],)])
     known = arguments.concrete(pos)
     positions = table_checked.cos.shape[0]

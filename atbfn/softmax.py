@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from atbfn import arguments, fusion
+from atbfn import arguments
+from atbfn.fusion import resolve
 from atbfn.primitives.softmax import SoftmaxArgs, SoftmaxSpec
 from atbfn.primitives.softmax import softmax as softmax_op
 
@@ -23,6 +24,6 @@ def softmax(x: jax.Array, *, mode: str | None = None, target: str | None = None)
       TypeError: an unsupported dtype. ValueError: a scalar.
     """
     op = "softmax"
-    how = fusion.resolve(op, mode=mode, target=target)
+    how = resolve(op, mode=mode, target=target)
     x = arguments.rows(op, "x", x)
     return arguments.bind(softmax_op, SoftmaxSpec(how.target), SoftmaxArgs(x)).main[0]

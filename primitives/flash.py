@@ -306,7 +306,7 @@ def _count_kinds(
     kinds = [kind.astype(jnp.float32) for kind in (jnp.isnan(x), x == jnp.inf, x == -jnp.inf)]
     nan, plus, minus = (old + contract(subscripts, weight, kind) for old, kind in zip(counts, kinds, strict=True))
     if zero_weight is not None:
-        nan = nan + contract(subscripts, zero_weight.astype(jnp.float32), sum(kinds))
+        nan = nan + contract(subscripts, zero_weight.astype(jnp.float32), kinds[0] + kinds[1] + kinds[2])
     return nan, plus, minus
 
 
@@ -339,7 +339,7 @@ def _check_values(
     slack = (count + 64) * 2 * unit + 4 * unit * jnp.abs(end["top"])
     outside = jnp.maximum(end["top"] - lse, lse - end["top"] - jnp.log(count))
     outside = jnp.maximum(outside, 0) / slack
-    return tuple(jnp.where(judged, x, 0).astype(jnp.float32) for x in (probs, outside))
+    return jnp.where(judged, probs, 0).astype(jnp.float32), jnp.where(judged, outside, 0).astype(jnp.float32)
 
 
 # Blocks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,14 @@ import numpy as np
 from atbfn.primitives.errors import bad_value
 from atbfn.primitives.operator import Operator, Outputs, like
 from atbfn.primitives.precision import widen
+
+
+class Scaling(Protocol):
+    """How a longer context was obtained: LinearScaling, Llama3Scaling, or what a checkpoint brings."""
+
+    def apply(self, frequencies: np.ndarray) -> np.ndarray:
+        """Scaled frequencies, in radians per token like the ones given."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Rope:
         max_positions: int,
         *,
         theta: float = 10000.0,
-        scaling: LinearScaling | Llama3Scaling | None = None,
+        scaling: Scaling | None = None,
         style: str = "half",
         rotary_dim: int | None = None,
     ) -> Rope:

@@ -111,12 +111,12 @@ def attention_with_kv_cache(
     """
     x = np.asarray(x).astype(np.float64)
     batch, q_len, _ = x.shape
-    caches = [np.asarray(c).astype(np.float64) for c in (k_cache, v_cache)]
-    max_seq = caches[0].shape[-2]
+    k_cache, v_cache = (np.asarray(c).astype(np.float64) for c in (k_cache, v_cache))
+    max_seq = k_cache.shape[-2]
     pos = np.broadcast_to(np.asarray(pos), (batch,)).astype(np.int64)
     steps = _project(x, pos, weights, num_heads, num_kv_heads, rope, norm)
     new_k, new_v = steps["k_rope" if rope is not None else "k"], steps["v"]
-    steps |= kv_cache.kv_cache_update(*caches, new_k, new_v, pos, lengths=lengths, layer=layer)
+    steps |= kv_cache.kv_cache_update(k_cache, v_cache, new_k, new_v, pos, lengths=lengths, layer=layer)
     keys, values = steps["k_cache"], steps["v_cache"]
     ok = kv_cache.fits(pos, lengths, batch, q_len, max_seq)
     if layer is not None:
