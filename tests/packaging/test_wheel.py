@@ -21,7 +21,7 @@ import atbfn
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOMS = PROJECT["tool"]["scikit-build"]["wheel"]["packages"]
-EXTRA_MODULES = ("gguf", "safetensors", "tokenizers", "typer", "rich", "torch", "transformers")
+EXTRA_MODULES = ("gguf", "jinja2", "safetensors", "tokenizers", "typer", "rich", "torch", "transformers")
 
 USE = """
 import json, logging, sys
