@@ -20,6 +20,14 @@ nothing beside what the bound on each entry says already.
 """
 
 
+SHORT_ROW = 16
+"""Rows of fewer entries are judged by the rms of the whole result.
+
+The rms of a row stands for the size of the terms that were added up to its entries. In a row of one to a few entries
+all of them may have cancelled, and no arithmetic of 16 bits computes a cancelled sum to a relative bound.
+"""
+
+
 def unit(op_class: str, dtype: Any, reduction: int = 1) -> float:
     """The unit e of the bound: an entry passes when it is within e * max(rms of its row, its own magnitude).
 
@@ -60,6 +68,8 @@ def check(
 
     NaN and infinities must stand exactly where the reference has them; so must the infinities of reference values
     beyond the dtype's range. The mean signed error must be within an eighth of the unit (see `MINIMUM_FOR_BIAS`).
+
+    Rows shorter than `SHORT_ROW` are judged by the rms of the whole array.
 
     Args:
       actual: array of the operator; its dtype says what it can represent.
@@ -140,8 +150,9 @@ def _row_rms(reference: np.ndarray, finite: np.ndarray) -> np.ndarray:
     if reference.ndim == 0:
         return np.abs(np.where(finite, reference, 0))
     squares = np.where(finite, reference, 0) ** 2
-    count = np.maximum(np.sum(finite, axis=-1, keepdims=True), 1)
-    return np.sqrt(np.sum(squares, axis=-1, keepdims=True) / count)
+    axis = -1 if reference.shape[-1] >= SHORT_ROW else None
+    count = np.maximum(np.sum(finite, axis=axis, keepdims=True), 1)
+    return np.sqrt(np.sum(squares, axis=axis, keepdims=True) / count)
 
 
 def _smallest(dtype: Any) -> float:

@@ -1,0 +1,54 @@
+"""NaN and infinities in the inputs come out where the formula and the mask say, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+import pytest
+from absl.testing import parameterized
+from hypothesis import given, settings
+
+import atbfn
+from tests.contract.harness import check_call, run, ways
+from tests.strategies import CALLS, DTYPES
+
+EXAMPLES = {"fused_ffn": 6, "attention_with_kv_cache": 4, "self_attention": 2, "flash_attention": 4}
+
+
+class NonFinite(chex.TestCase):
+    """One NaN or infinity in each floating-point input that is not a weight."""
+
+    @chex.variants(with_jit=True)
+    @parameterized.named_parameters(
+        (f"{operator}_{dtype}", operator, dtype)
+        for i, operator in enumerate(CALLS)
+        for dtype in (list(DTYPES) if operator not in EXAMPLES else [list(DTYPES)[i % 3]])
+    )
+    def test_come_out_where_the_reference_has_them(self, operator: str, dtype: str) -> None:
+        @settings(max_examples=EXAMPLES.get(operator, 5))
+        @given(CALLS[operator](dtype, poison=True))
+        def agrees(call: Any) -> None:
+            for mode, target in ways(operator):
+                check_call(call, run(call, mode, target, self.variant), f"{operator} {mode} on {target}")
+
+        agrees()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("mode", ["fused", "step_by_step"])
+def test_a_masked_key_reaches_nothing_whatever_it_holds(mode: str, value: float) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 9, 8)).astype(np.float32) for _ in range(3))
+    attend = jax.jit(lambda q, k, v: atbfn.flash_attention(q, k, v, mask=atbfn.Causal(window=3), mode=mode))
+    clean = np.asarray(attend(q, k, v))
+    for dirty in ("k", "v"):
+        arrays = {"q": q, "k": k.copy(), "v": v.copy()}
+        arrays[dirty][:, :, 4] = value
+        out = np.asarray(attend(**arrays))
+        touched = slice(4, 7)  # the queries whose window holds key 4
+        np.testing.assert_array_equal(np.delete(out, touched, axis=2), np.delete(clean, touched, axis=2))
+        if dirty == "v" or np.isnan(value):
+            assert not np.isfinite(out[:, :, touched]).any()

@@ -1,0 +1,33 @@
+"""Step by step, every named step can be captured, and each agrees with the reference's step of that name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import atbfn
+from tests.contract.harness import bound, check_step
+from tests.strategies import CALLS, DTYPES
+
+CAPTURED = ("fused_ffn", "layernorm_residual", "rmsnorm_residual", "flash_attention", "self_attention")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operator", [*CAPTURED, "attention_with_kv_cache"])
+def test_captured_steps_are_the_references(operator: str, dtype: str) -> None:
+    attention = operator in ("self_attention", "attention_with_kv_cache")
+
+    @settings(max_examples=1 if "attention" in operator else 3)
+    @given(CALLS[operator](dtype, **({"padded": False} if attention else {})))
+    def agrees(call: Any) -> None:
+        fn = bound(operator, tuple(sorted(call.static.items())), "step_by_step", "xla")
+        _, steps = atbfn.intermediates(fn)(dict(call.arrays))
+        names = [name for name in call.steps if name != "lse"]
+        assert list(steps) == [f"{operator}/{name}" for name in names]
+        for name in names:
+            check_step(call, name, np.asarray(steps[f"{operator}/{name}"]), f"{operator} step {name}")
+
+    agrees()
