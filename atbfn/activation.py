@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from atbfn import arguments
 from atbfn.fusion import resolve
@@ -62,5 +63,15 @@ def check_activation(operator: str, argument: str, value: Any) -> Activation:
             "an unhashable function",
             "a hashable one",
             "define it at module level, without arrays bound to it",
+        )
+    probe = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    result = jax.eval_shape(value, probe)
+    if getattr(result, "shape", None) != probe.shape or getattr(result, "dtype", None) != probe.dtype:
+        bad_value(
+            operator,
+            argument,
+            f"a function that maps {probe} to {result}",
+            "an elementwise one, float to float",
+            "return one value of the same dtype per element",
         )
     return value

@@ -78,13 +78,12 @@ def _layout(argument: str) -> str:
 
 
 def integers(operator: str, argument: str, value: Any, shapes: Sequence[tuple[Any, ...]]) -> jax.Array:
-    """`value` as int32 of one of the given shapes."""
+    """`value` as int32 of one of the given shapes: a numpy array while its numbers are known, else a traced one."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        info = jnp.iinfo(jnp.int32)
-        if not info.min <= value <= info.max:
-            bad_value(operator, argument, value, "a value that fits int32", "pass a token position")
-        value = np.int32(value)
-    checked = _as_array(operator, argument, value)
+        value = np.asarray(value)
+    if not isinstance(value, jax.core.Tracer) and isinstance(value, jax.Array):
+        value = np.asarray(value)  # also inside jit, where jnp would make a tracer of it
+    checked = value if isinstance(value, np.ndarray) else _as_array(operator, argument, value)
     if not jnp.issubdtype(checked.dtype, jnp.integer):
         bad_type(
             operator, argument, f"dtype {checked.dtype}", "int32", f"convert it, e.g. {argument}.astype(jnp.int32)"
@@ -92,7 +91,12 @@ def integers(operator: str, argument: str, value: Any, shapes: Sequence[tuple[An
     if checked.shape not in shapes:
         choices = " or ".join("a scalar" if not s else f"shape {s}" for s in dict.fromkeys(shapes))
         bad_value(operator, argument, f"shape {checked.shape}", choices, "give one value, or one per sequence")
-    return checked.astype(jnp.int32)
+    if isinstance(checked, np.ndarray) and checked.size:
+        # A conversion to int32 would wrap a larger number around without a word.
+        info = np.iinfo(np.int32)
+        if not info.min <= checked.min() <= checked.max() <= info.max:
+            bad_value(operator, argument, checked.tolist(), "values that fit int32", "pass token positions")
+    return checked.astype(np.int32)
 
 
 def concrete(value: Any) -> np.ndarray | None:

@@ -92,6 +92,10 @@ def check_positions(
     """pos and lengths as int32, inside the cache as far as they are known now."""
     pos = arguments.integers(op, "pos", pos, [(), (batch,)])
     lengths = check_lengths(op, lengths, batch, q_len)
+    if lengths is None and isinstance(q_len, int) and isinstance(max_seq, int) and q_len > max_seq:
+        bad_value(
+            op, "x", f"{q_len} new rows", f"at most max_seq={max_seq}", "allocate a longer cache or pass fewer tokens"
+        )
     known_pos = arguments.concrete(pos)
     known_lengths = q_len if lengths is None else arguments.concrete(lengths)
     if known_pos is not None and known_pos.size:
