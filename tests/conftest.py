@@ -1,4 +1,7 @@
-"""Four host devices for the sharding tests, and Hypothesis profiles: the same examples every time, no database, no deadline (compiling takes as long as it takes)."""
+"""Four host devices for the sharding tests, and Hypothesis profiles.
+
+The same examples every time, no database, and no deadline: compiling takes as long as it takes.
+"""
 
 from __future__ import annotations
 
