@@ -199,7 +199,7 @@ def _room(config: LlamaConfig, tokens: np.ndarray, max_new_tokens: int) -> int:
     if needed > config.max_positions:
         raise ValueError(
             f"generate: prompts: got {tokens.shape[1]} tokens and max_new_tokens={max_new_tokens}; expected "
-            f"{config.max_positions + 1} together at most, as the model's context allows; shorten the prompt, or ask for "
+            f"{config.max_positions + 1} together at most, the context of the model; shorten the prompt, or ask for "
             "fewer tokens"
         )
     return needed

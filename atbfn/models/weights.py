@@ -303,8 +303,8 @@ def load_parameters(
 
 
 def _check_names(checkpoint: Checkpoint, wanted: Mapping[str, Leaf], expected_extra: Callable[[str], bool]) -> None:
-    missing = [name for name in wanted if name not in checkpoint.shapes]
-    extra = [name for name in checkpoint.shapes if name not in wanted and not expected_extra(name)]
+    missing = sorted(name for name in wanted if name not in checkpoint.shapes)
+    extra = sorted(name for name in checkpoint.shapes if name not in wanted and not expected_extra(name))
     if missing or extra:
         parts = []
         if missing:
@@ -317,7 +317,7 @@ def _check_names(checkpoint: Checkpoint, wanted: Mapping[str, Leaf], expected_ex
         )
     wrong = [
         f"{name} is {list(checkpoint.shapes[name])}, expected {list(leaf.shape)}"
-        for name, leaf in wanted.items()
+        for name, leaf in sorted(wanted.items(), key=lambda entry: entry[0])
         if checkpoint.shapes[name] != leaf.shape
     ]
     if wrong:
