@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from atbfn import lowering, observe
 from atbfn.activation import activation
 from atbfn.attention import attention_with_kv_cache, flash_attention, self_attention
+from atbfn.export import export
 from atbfn.ffn import fused_ffn
 from atbfn.fusion import ConfigError, FusionConfig, layer, reload_config
 from atbfn.kv_cache import kv_cache_update
@@ -50,6 +51,7 @@ __all__ = [
     "activation",
     "attention_with_kv_cache",
     "checkpoint",
+    "export",
     "flash_attention",
     "fused_ffn",
     "fusion",

@@ -164,7 +164,7 @@ def check_rope(operator: str, argument: str, table: Any, head_dim: int, max_posi
             f"at most head_dim={head_dim}",
             "build it with Rope.create(head_dim, ...)",
         )
-    if max_positions is not None and cos.shape[0] < max_positions:
+    if isinstance(max_positions, int) and isinstance(cos.shape[0], int) and cos.shape[0] < max_positions:
         bad_value(
             operator,
             argument,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from atbfn import arguments
 from atbfn.fusion import resolve
@@ -101,7 +102,7 @@ def check_positions(
     if known_pos is not None and known_pos.size:
         if known_pos.min() < 0:
             bad_value(op, "pos", known_pos.tolist(), "positions of at least 0", "positions are absolute")
-        if known_lengths is not None and isinstance(max_seq, int):
+        if isinstance(max_seq, int) and isinstance(known_lengths, (int, np.ndarray)):  # not symbolic, not traced
             last = known_pos + known_lengths
             if last.size and last.max() > max_seq:
                 bad_value(

@@ -3,20 +3,30 @@
 The `xla` target has no folder: an operator's plain form in `atbfn.primitives` is its lowering there.
 """
 
-from atbfn.lowering.table import TARGETS, Implementation, register, require, set_unavailable, status, why_not
+from atbfn.lowering import cpu
+from atbfn.lowering.table import (
+    TARGETS,
+    Implementation,
+    register,
+    register_lowerings,
+    require,
+    set_unavailable,
+    status,
+    why_not,
+)
+
+CUSTOM_CALLS = (cpu.kv_cache.TARGET,)
+"""Every custom call that a program with atbfn operators may hold; `atbfn.export` allows them."""
 
 
 def register_all() -> None:
     """Register every target's kernels that work in this process, and the lowering of every operator."""
-    # Here, not at the top: the targets' modules import the operators, which need this package's table first.
-    from atbfn.lowering import cpu
-    from atbfn.lowering.table import register_lowerings
-
     cpu.register_kernels()
     register_lowerings()
 
 
 __all__ = [
+    "CUSTOM_CALLS",
     "TARGETS",
     "Implementation",
     "register",

@@ -256,7 +256,7 @@ def _nonfinite_gradients(d_context: jax.Array, k: jax.Array, rows: _Rows, sizes:
             return hits + _join(block_hits, sizes.q_len, sizes.q_size, 3), _kinds_to_values(counts)
 
         hits, values = _scan(one_kv_block, zeros_q, sizes.kv_blocks)
-        return jnp.where(hits > 0, jnp.nan, 0.0), _join(values, sizes.kv_len, sizes.kv_size, 2)
+        return jnp.where(hits > 0, jnp.nan, 0.0).astype(jnp.float32), _join(values, sizes.kv_len, sizes.kv_size, 2)
 
     flag = ~(jnp.all(jnp.isfinite(d_context)) & jnp.all(jnp.isfinite(k)))
     return _only_if(flag, compute, (zeros_q, zeros_v))
