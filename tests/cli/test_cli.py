@@ -56,10 +56,10 @@ def test_the_prompt_can_come_from_stdin(model, expected):
 
 
 def test_models_with_a_template_are_asked_in_it(model, expected):
-    bare = run("generate", "hello", "--model", model, "--max-new-tokens", 3)
+    bare = run("generate", "hello", "--model", model, "--max-new-tokens", 1)
     # The template of the test model writes "<|im_start|>user:" before the text.
     assert "prefill 8 tokens" in bare.stderr
-    assert bare.stdout == run("generate", "hello", "--model", model, "--chat", "--max-new-tokens", 3).stdout
+    assert bare.stdout == run("generate", "hello", "--model", model, "--chat", "--max-new-tokens", 1).stdout
 
 
 def test_failed_checkpoints_stop_the_text(model, monkeypatch):
@@ -82,7 +82,7 @@ def test_failed_checkpoints_stop_the_text(model, monkeypatch):
 
 
 def test_dtypes(model):
-    done = run("generate", "hello", "--model", model, "--no-chat", "--max-new-tokens", 3, "--dtype", "bfloat16")
+    done = run("generate", "hello", "--model", model, "--no-chat", "--max-new-tokens", 1, "--dtype", "bfloat16")
     assert done.exit_code == 0, done.stderr
     assert "as bfloat16" in done.stderr
 
