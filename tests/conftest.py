@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 
 import jax
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 jax.config.update("jax_num_cpu_devices", 4)
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
-settings.register_profile("default", derandomize=True, database=None, max_examples=25, **_COMMON)
+# No shrinking: every smaller example is another compilation, and what a failure prints says enough to go on.
+_PHASES = (Phase.explicit, Phase.generate)
+settings.register_profile("default", derandomize=True, database=None, max_examples=25, phases=_PHASES, **_COMMON)
 # Look for new failures: HYPOTHESIS_PROFILE=explore pytest tests/contract
 settings.register_profile("explore", max_examples=500, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

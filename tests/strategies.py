@@ -189,18 +189,16 @@ def linear_calls(draw: st.DrawFn, dtype: str, *, poison: bool = False, empty: bo
     return Call("linear", arrays, {}, steps, ("out",), "matmul", dtype, in_features, wrong)
 
 
-def square(x: Any) -> Any:
-    """An activation function of the caller's, for JAX and NumPy."""
-    return x * x
+def leaky_relu(x: Any) -> Any:
+    """An activation function of the caller's, for JAX and NumPy: x above zero, x / 10 below."""
+    return 0.55 * x + 0.45 * abs(x)
 
 
 @st.composite
 def activation_calls(draw: st.DrawFn, dtype: str, *, poison: bool = False, empty: bool = False) -> Call:
     """`activation`."""
     make = draw(makers(dtype))
-    function = draw(st.sampled_from([*ref_activation.FUNCTIONS, square]))
-    if (function == "gelu_tanh" and make.magnitude > 100) or function is square:
-        make.magnitude = 1.0  # beyond, x^3 or x^2 may leave the range
+    function = draw(st.sampled_from([*ref_activation.FUNCTIONS, leaky_relu]))
     x = make.poison(make.x(*((0, 3) if empty else draw(st.sampled_from(LEADS))), 42), draw(nonfinite(poison)))
     steps = ref_activation.activation(x, function)
     wrong = {"columns of x": ref_activation.activation(x[..., ::-1], function)}
@@ -316,9 +314,10 @@ def lengths(batch: int, q_len: int, outside: bool = False) -> st.SearchStrategy[
 def ffn_calls(draw: st.DrawFn, dtype: str, *, poison: bool = False, empty: bool = False) -> Call:
     """`fused_ffn`."""
     make = draw(makers(dtype))
-    lead = (0, 3) if empty else draw(st.sampled_from(LEADS))
     hidden, intermediate = draw(st.sampled_from(WIDTHS))
-    function = draw(st.sampled_from([*ref_activation.FUNCTIONS, "silu", square]))
+    # A single number may be all cancellation: see tolerance.SHORT_ROW.
+    lead = (0, 3) if empty else draw(st.sampled_from(LEADS if hidden > 1 else LEADS[-2:]))
+    function = draw(st.sampled_from([*ref_activation.FUNCTIONS, "silu", leaky_relu]))
     gated, biases = draw(st.booleans()), draw(st.booleans())
     norm, ref = draw(norms(make, hidden))
     post_norm, ref_post = draw(norms(make, hidden))

@@ -23,7 +23,7 @@ class Outside(chex.TestCase):
         @given(kv_cache_calls(dtype, outside=True))
         def agrees(call: Any) -> None:
             for mode, target in ways("kv_cache_update"):
-                check_call(call, run(call, mode, target, self.variant), f"kv_cache_update {mode} on {target}")
+                check_call(call, run(call, mode, target, self.variant), mode, target)
 
         agrees()
 
@@ -34,7 +34,7 @@ class Outside(chex.TestCase):
         @given(CALLS["attention_with_kv_cache"]("float32", kind=kind, outside=True))
         def agrees(call: Any) -> None:
             for mode, target in ways("attention_with_kv_cache"):
-                check_call(call, run(call, mode, target, self.variant), f"attention {mode} on {target}")
+                check_call(call, run(call, mode, target, self.variant), mode, target)
 
         agrees()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import atbfn
-from tests.contract.harness import bound, check_step
+from tests.contract.harness import bound, check_step, units
 from tests.strategies import CALLS, DTYPES
 
 CAPTURED = ("fused_ffn", "layernorm_residual", "rmsnorm_residual", "flash_attention", "self_attention")
@@ -28,6 +28,7 @@ def test_captured_steps_are_the_references(operator: str, dtype: str) -> None:
         names = [name for name in call.steps if name != "lse"]
         assert list(steps) == [f"{operator}/{name}" for name in names]
         for name in names:
-            check_step(call, name, np.asarray(steps[f"{operator}/{name}"]), f"{operator} step {name}")
+            step = np.asarray(steps[f"{operator}/{name}"])
+            check_step(call, name, step, f"{operator} step {name}", units(call, "step_by_step"))
 
     agrees()
