@@ -211,6 +211,8 @@ def flash_attention(
         allowed = _allowed(mask, pos, None, q_len, kv_len)
         context, scores = _attention_steps(call, spec, allowed, **operands)
         lse = jax.nn.logsumexp(scores, axis=-1)
+        # The softmax of a row with an infinite score is NaN, which its sum then is too, as in the fused form.
+        lse = jnp.where(jnp.max(scores, axis=-1, initial=-jnp.inf) == jnp.inf, jnp.nan, lse)
     else:
         outs = arguments.bind(prim.flash_attention, spec, FlashAttentionArgs(**operands, mask=mask, pos=pos))
         context, lse = outs.main

@@ -117,6 +117,9 @@ def _context_plain(spec: ContextSpec, args: ContextArgs) -> Outputs:
         up = weigh(allowed, (args.v == jnp.inf).astype(dtype)) > 0
         down = weigh(allowed, (args.v == -jnp.inf).astype(dtype)) > 0
         nan = (weigh(allowed, jnp.isnan(args.v).astype(dtype)) > 0) | (up & down)
+        # Nor is a probability of zero or NaN times an infinite value infinite.
+        lost = allowed * ~(args.probs > 0)
+        nan = nan | (weigh(lost, jnp.isinf(args.v).astype(dtype)) > 0)
         context = jnp.where(up, jnp.inf, jnp.where(down, -jnp.inf, context))
         return jnp.where(nan, jnp.nan, context)
 

@@ -24,17 +24,17 @@ CHAINS = frozenset(["fused_ffn", "self_attention", "attention_with_kv_cache"])
 CHAIN_UNITS = {"float32": 1.0, "bfloat16": 2.0, "float16": 1.0}
 """Units that a chain run step by step is allowed.
 
-Half a spacing of bfloat16 is 2^-8 of a value, half the table's unit of 2^-7, and 0.2 units in the mean. Eight of them
-that do not know of each other make 0.6 units, of which an entry in a hundred is 1.5 and none of the thousands here is 3:
-one unit is met by the fused forms alone, which round three times. In float16 half a spacing is an eighth of the unit.
+Half a spacing of bfloat16 is up to 2^-8 of a value, half the table's unit of 2^-7, and 0.2 units in the mean. Eight of
+them, independent of each other, make 0.6 units, which one entry in ten exceeds by two thirds: one unit can be held only
+by the fused forms, which round three times. In float16 half a spacing is an eighth of the unit.
 """
 
 AGREEMENT = {"float32": (1 / 8, 1 / 16), "bfloat16": (3 / 2, 1 / 2), "float16": (1 / 2, 1 / 4)}
 """How close the modes are to each other, in units of the bound against the reference: each entry, and the rms of all.
 
 float32: they add the same numbers in another order, errors of a few 2^-24 beside a unit of 2^-11 or 2^-12.
-16 bit: step by step each step is rounded where the fused form is not (see `CHAIN_UNITS`). In bfloat16 one spacing is the
-unit itself, so that two results that round to neighbours are a unit apart: there only the rms can be held tighter.
+16 bit: step by step each step is rounded where the fused form is not (see `CHAIN_UNITS`). In bfloat16 one spacing is
+the unit itself, so that two results that round to neighbours are a unit apart: there only the rms can be held tighter.
 """
 
 MINIMUM_FOR_RMS = 32

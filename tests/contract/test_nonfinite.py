@@ -12,7 +12,8 @@ from absl.testing import parameterized
 from hypothesis import given, settings
 
 import atbfn
-from tests.contract.harness import check_call, run, ways
+from atbfn.reference import attention as ref_attention
+from tests.contract.harness import MODES, check_call, run, ways
 from tests.strategies import CALLS, DTYPES
 
 EXAMPLES = {"fused_ffn": 6, "attention_with_kv_cache": 4, "self_attention": 2, "flash_attention": 4}
@@ -52,3 +53,16 @@ def test_a_masked_key_reaches_nothing_whatever_it_holds(mode: str, value: float)
         np.testing.assert_array_equal(np.delete(out, touched, axis=2), np.delete(clean, touched, axis=2))
         if dirty == "v" or np.isnan(value):
             assert not np.isfinite(out[:, :, touched]).any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("score", [1.0, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("mode", MODES)
+def test_one_key_with_a_nonfinite_score_and_value(mode: str, score: float, value: float) -> None:
+    # 0 * inf, nan * inf and inf - inf are NaN in every mode, and the finite value beside them is what its score says.
+    q, k, v = (np.ones((1, 1, 1, 2), np.float32) for _ in range(3))
+    q[..., 0], v[..., 1] = score, value
+    expected = ref_attention.flash_attention(q, k, v, np.ones((1, 1, 1, 1), bool))
+    out, lse = atbfn.flash_attention(q, k, v, mask=atbfn.Full(), return_lse=True, mode=mode)
+    np.testing.assert_array_equal(np.asarray(out), expected["context"])
+    np.testing.assert_allclose(np.asarray(lse), expected["lse"], rtol=1e-6)
