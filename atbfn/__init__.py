@@ -22,6 +22,7 @@ from atbfn.primitives.attention import AttentionWeights
 from atbfn.primitives.masks import Allowed, BlockSparse, Causal, Full, Mask, PrefixLM, Segments
 from atbfn.primitives.norm import LayerNorm, RMSNorm
 from atbfn.primitives.rope import LinearScaling, Llama3Scaling, Rope
+from atbfn.remat import save_operators
 from atbfn.rope import rope
 from atbfn.softmax import softmax
 
@@ -67,6 +68,7 @@ __all__ = [
     "rmsnorm",
     "rmsnorm_residual",
     "rope",
+    "save_operators",
     "self_attention",
     "softmax",
 ]

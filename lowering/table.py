@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.interpreters import mlir
@@ -24,6 +24,10 @@ TARGETS = ("xla", "cpu", "ascendc", "torch_npu")
 
 # `auto` tries them in this order, where they exist for the platform, before `xla`.
 _PREFERENCE = ("cpu", "ascendc")
+
+_UNSPLITTABLE = (
+    "XLA cannot split its custom call over the devices of a plain jit and would gather the operands (shard_map can)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,15 +96,12 @@ def require(operator: str, target: str, spec: Any, args: Any) -> None:
     """Raise NotImplementedError, with the reason, if an explicitly named target cannot do the call."""
     reason = why_not(operator, target, spec, args)
     if reason is not None:
-        raise NotImplementedError(
-            message(
-                operator,
-                "target",
-                repr(target),
-                "a target that can do this call",
-                f"{reason}; use target='auto' or 'xla'",
-            )
-        )
+        _refuse(operator, target, reason)
+
+
+def _refuse(operator: str, target: str, reason: str) -> NoReturn:
+    fix = f"{reason}; use target='auto' or 'xla'"
+    raise NotImplementedError(message(operator, "target", repr(target), "a target that can do this call", fix))
 
 
 def _is_partitioned(ctx: Any) -> bool:
@@ -121,16 +122,11 @@ def _choose(
     if target != "auto":
         require(operator.name, target, spec, args)
         chosen = _implementations[operator.name, target]
-        if not set(platforms) <= set(chosen.platforms):
-            raise NotImplementedError(
-                message(
-                    operator.name,
-                    "target",
-                    repr(target),
-                    f"a target for platform {platforms}",
-                    f"it runs on {chosen.platforms}; use target='auto' or 'xla'",
-                )
-            )
+        reason = None if set(platforms) <= set(chosen.platforms) else f"it runs on {chosen.platforms}, not {platforms}"
+        if partitioned:
+            reason = reason or _UNSPLITTABLE
+        if reason is not None:
+            _refuse(operator.name, target, reason)
         return chosen.form
     for candidate in _PREFERENCE:
         implementation = _implementations.get((operator.name, candidate))
@@ -138,7 +134,7 @@ def _choose(
             continue
         reason = implementation.refuses(spec, args)
         if partitioned:
-            reason = reason or "XLA cannot split a custom call over devices and would gather its operands"
+            reason = reason or _UNSPLITTABLE
         if reason is None:
             return implementation.form
         if (operator.name, candidate, reason) not in _told:

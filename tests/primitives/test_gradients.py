@@ -208,3 +208,33 @@ def test_only_inputs_are_kept_for_the_backward_pass() -> None:
     _, pull = jax.vjp(fn, *args)
     kept = sum(leaf.size for leaf in jax.tree.leaves(pull) if hasattr(leaf, "size"))
     assert kept == sum(arg.size for arg in args)
+
+
+def test_a_policy_keeps_the_named_operators() -> None:
+    fn, args = _cases()["self_attention"]
+
+    def count(policy: Any) -> int:
+        loss = jax.checkpoint(lambda x: _scalar(fn)(x, *args[1:]), policy=policy)
+        return str(jax.make_jaxpr(jax.grad(loss))(args[0])).count(" self_attention[")
+
+    assert count(None) == 2
+    assert count(atbfn.save_operators("self_attention")) == 1
+    with pytest.raises(ValueError, match="save_operators: names: got 'attention'"):
+        atbfn.save_operators("attention")
+
+
+@pytest.mark.parametrize("name", ["fused_ffn gated", "attention_with_kv_cache"])
+def test_control_flow(name: str) -> None:
+    fn, args = _cases()[name]
+    loss = _scalar(lambda x: fn(x, *args[1:]))
+    x, v = args[0], _array(*args[0].shape, seed=7)
+
+    def branches(x):
+        return jax.lax.cond(jnp.sum(x) > 1e9, lambda x: 0.0, loss, x)
+
+    _close(jax.grad(branches)(x), jax.grad(loss)(x))
+
+    def repeated(x):  # forward mode only, as JAX has it
+        return jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] + loss(x)), (0, 0.0))[1]
+
+    _close(jax.jvp(repeated, (x,), (v,))[1], 2 * jax.jvp(loss, (x,), (v,))[1])

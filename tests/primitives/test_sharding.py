@@ -163,3 +163,11 @@ def test_shard_map_over_the_cache() -> None:
     _agree(jax.jit(mapped)(*case.args), case.fn(*case.args))
     actual = jax.jit(jax.grad(_loss(mapped), (0, 5)))(*case.args)
     _agree(actual, jax.grad(_loss(case.fn), (0, 5))(*case.args))
+
+
+def test_a_custom_call_that_would_gather_is_refused() -> None:
+    if any(status.name == "cpu" and status.reason for status in atbfn.lowering.status()):
+        return  # no compiled kernels in this installation, hence no custom call
+    case, mesh = CASES["attention, batch, one pos"], _mesh(AxisType.Auto)
+    with atbfn.fusion(target="cpu"), pytest.raises(NotImplementedError, match="would gather the operands"):
+        jax.jit(case.fn).lower(*_split(case, mesh))
