@@ -178,7 +178,10 @@ class BlockSparse(Mask):
         k = _key_positions(kv_start, kv_size)[0, 0, 0] // self.block_size  # [kv]
         blocks = jnp.asarray(self.blocks)
         columns = blocks.at[:, :, k].get(mode="fill", fill_value=False)  # [heads | 1, q_blocks, kv]
-        rows = columns.at[:, q, :].get(mode="fill", fill_value=False)  # [heads | 1, batch | 1, q, kv]
+        # A query before position 0 (more queries than keys) lies in no block; it must not count from the end.
+        rows = columns.at[:, q, :].get(  # [heads | 1, batch | 1, q, kv]
+            mode="fill", fill_value=False, wrap_negative_indices=False
+        )
         return jnp.moveaxis(rows, 1, 0)
 
     def validate(self, operator: str, batch: Any, num_heads: int, q_len: Any, kv_len: Any) -> None:
