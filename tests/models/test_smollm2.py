@@ -58,6 +58,9 @@ def theirs(tokenizer):
     longest = max(map(len, ids))
     tokens = torch.tensor([[0] * (longest - len(row)) + row for row in ids])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids])
+    # Torch's threads wait for each other spinning, which costs minutes when the tests of another process run beside.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     model.generation_config.eos_token_id = None  # all NEW tokens, also after an end
     with torch.no_grad():
         done = model.eval().generate(
@@ -69,6 +72,7 @@ def theirs(tokenizer):
             return_dict_in_generate=True,
             output_logits=True,
         )
+    torch.set_num_threads(threads)
     return done.sequences[:, longest:].tolist(), torch.stack(done.logits, dim=1).numpy()
 
 
