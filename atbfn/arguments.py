@@ -20,6 +20,7 @@ from atbfn.primitives.norm import LayerNorm, RMSNorm
 from atbfn.primitives.operator import Operator, Outputs
 from atbfn.primitives.rope import Rope
 
+_INT32 = np.iinfo(np.int32)
 _FLOATS = "float16, bfloat16, float32 or float64"
 
 
@@ -93,9 +94,12 @@ def integers(operator: str, argument: str, value: Any, shapes: Sequence[tuple[An
         bad_value(operator, argument, f"shape {checked.shape}", choices, "give one value, or one per sequence")
     if isinstance(checked, np.ndarray) and checked.size:
         # A conversion to int32 would wrap a larger number around without a word.
-        info = np.iinfo(np.int32)
-        if not info.min <= checked.min() <= checked.max() <= info.max:
+        if not _INT32.min <= checked.min() <= checked.max() <= _INT32.max:
             bad_value(operator, argument, checked.tolist(), "values that fit int32", "pass token positions")
+    elif np.iinfo(checked.dtype).max > _INT32.max:  # traced: the largest int32 lies outside of every cache
+        checked = jnp.minimum(checked, jnp.asarray(_INT32.max, checked.dtype))
+        if np.iinfo(checked.dtype).min < _INT32.min:
+            checked = jnp.maximum(checked, jnp.asarray(_INT32.min, checked.dtype))
     return checked.astype(np.int32)
 
 

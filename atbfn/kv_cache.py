@@ -103,7 +103,7 @@ def check_positions(
         if known_pos.min() < 0:
             bad_value(op, "pos", known_pos.tolist(), "positions of at least 0", "positions are absolute")
         if isinstance(max_seq, int) and isinstance(known_lengths, (int, np.ndarray)):  # not symbolic, not traced
-            last = known_pos + known_lengths
+            last = known_pos.astype(np.int64) + known_lengths  # in int32 a large position would wrap around
             if last.size and last.max() > max_seq:
                 bad_value(
                     op,

@@ -37,7 +37,7 @@ def rope(x: jax.Array, pos: Any, table: Rope, *, mode: str | None = None, target
     pos = arguments.integers(op, "pos", pos, [(), (x.shape[0],)])
     known = arguments.concrete(pos)
     positions = table_checked.cos.shape[0]
-    if known is not None and known.size and not (known.min() >= 0 and known.max() + x.shape[2] <= positions):
+    if known is not None and known.size and not (known.min() >= 0 and int(known.max()) + x.shape[2] <= positions):
         bad_value(
             op,
             "pos",

@@ -462,12 +462,15 @@ class _Rows:
     def kv_range(self, q_nominal: Any) -> tuple[jax.Array, jax.Array]:
         """The blocks of keys that rows from q_nominal on may attend: first, and one past the last."""
         sizes = self.sizes
+        # A sequence outside the cache must not hide keys from the others, as sums that wrap around would.
+        pos = jnp.clip(self.pos, -sizes.q_len, sizes.kv_len)
+        length = self._length() if self.lengths is None else jnp.clip(self.lengths, 0, sizes.q_len)
         low, high = self.mask.kv_bounds(
-            jnp.min(self.pos) + q_nominal,
-            jnp.max(self.pos) + jnp.minimum(q_nominal + sizes.q_size, sizes.q_len) - 1,
+            jnp.min(pos) + q_nominal,
+            jnp.max(pos) + jnp.minimum(q_nominal + sizes.q_size, sizes.q_len) - 1,
             sizes.kv_len,
         )
-        high = jnp.minimum(jnp.minimum(high, jnp.max(self.pos + self._length())), sizes.kv_len)
+        high = jnp.minimum(jnp.minimum(high, jnp.max(pos + length)), sizes.kv_len)
         if self.lengths is not None:
             high = jnp.where(q_nominal < jnp.max(self.lengths), high, 0)
         low, high = (jnp.clip(jnp.asarray(x, jnp.int32), 0) for x in (low, high))

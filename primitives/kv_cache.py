@@ -16,9 +16,10 @@ from atbfn.primitives.operator import Operator, Outputs, like
 
 def fits(pos: jax.Array, q_len: Any, max_seq: Any, lengths: jax.Array | None) -> jax.Array:
     """bool, scalar or [batch]: the rows written at `pos` lie inside the cache, and lengths lie in 0 .. q_len."""
+    # pos + length of a position near the end of int32 would wrap around, and seem to fit.
     if lengths is None:
-        return (pos >= 0) & (pos + q_len <= max_seq)
-    return (pos >= 0) & (lengths >= 0) & (lengths <= q_len) & (pos + lengths <= max_seq)
+        return (pos >= 0) & (pos <= max_seq - q_len)
+    return (pos >= 0) & (lengths >= 0) & (lengths <= q_len) & (pos <= max_seq - lengths)
 
 
 def write(

@@ -108,6 +108,8 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "pos shape": (lambda: attend(pos=np.array([0, 1, 2])), ValueError, r"pos: got shape \(3,\); expected a scalar or shape \(2,\)"),
     "pos bool": (lambda: attend(pos=True), TypeError, r"pos: got bool"),
     "pos huge": (lambda: attend(pos=2**40), ValueError, r"pos: got 1099511627776; expected values that fit int32"),
+    "pos at the end of int32": (lambda: attend(pos=2**31 - 1), ValueError, r"pos: got 2147483647 with 3 new rows"),
+    "update at the end of int32": (lambda: atbfn.kv_cache_update(CACHE, CACHE, K, K, 2**31 - 1), ValueError, r"pos: got 2147483647"),
     "pos huge array": (lambda: attend(pos=np.array([2**40, 0])), ValueError, r"pos: got .*1099511627776.*fit int32"),
     "too many rows": (lambda: attend(x=jnp.ones((B, 11, HIDDEN))), ValueError, r"got 11 new rows; expected at most max_seq=10"),
     "lengths too long": (lambda: attend(lengths=np.array([4, 1])), ValueError, r"lengths: got \[4, 1\]; expected values in 0 \.\. q_len=3"),
@@ -117,6 +119,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "rope short": (lambda: attend(rope=atbfn.Rope.create(DIM, 4)), ValueError, r"rope: got tables for 4 positions; expected at least 10; build it with Rope.create\(head_dim, 10\)"),
     "rope wide": (lambda: attend(rope=atbfn.Rope.create(8, MAX_SEQ)), ValueError, r"rope: got tables for rotary_dim=8; expected at most head_dim=4"),
     "rope pos": (lambda: atbfn.rope(Q, 8, ROPE), ValueError, r"rope: pos: got 8; expected positions whose 3 rows lie in 0 \.\. 9"),
+    "rope pos at the end of int32": (lambda: atbfn.rope(Q, 2**31 - 1, ROPE), ValueError, r"rope: pos: got 2147483647"),
     "rope kind": (lambda: attend(rope=(1, 2)), TypeError, r"rope: got tuple; expected atbfn.Rope or None"),
     "rope style": (lambda: atbfn.Rope(jnp.ones((2, 2)), jnp.ones((2, 2)), "neox"), ValueError, r"Rope: style: got 'neox'; expected 'half' or 'interleaved'"),
     "rope odd": (lambda: atbfn.Rope.create(5, 4), ValueError, r"rotary_dim: got 5; expected an even number"),
@@ -176,7 +179,7 @@ def test_cross_precision_makes_mixed_dtypes_legal() -> None:
 
 @pytest.mark.parametrize("mode", ["step_by_step", "fused", "fused_with_checkpoints"])
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("bad", [-1, 8, 1000])
+@pytest.mark.parametrize("bad", [-1, 8, 1000, 2**31 - 1])
 def test_a_traced_position_outside_the_cache(mode: str, stacked: bool, bad: int) -> None:
     cache = jnp.asarray(np.random.default_rng(0).normal(size=STACK.shape if stacked else CACHE.shape), jnp.float32)
     changes = {"layer": 1} if stacked else {}
@@ -193,6 +196,34 @@ def test_a_traced_position_outside_the_cache(mode: str, stacked: bool, bad: int)
     one, k_one, _ = run(jnp.asarray(bad))
     assert np.isnan(one).all()
     np.testing.assert_array_equal(k_one, cache)
+
+
+@pytest.mark.parametrize("bad", [2**31 - 1, -(2**31)])
+def test_a_traced_position_at_an_end_of_int32_hides_no_keys_from_the_others(bad: int) -> None:
+    # Long enough for several blocks of keys, of which only those that some sequence attends are visited.
+    cache = jnp.asarray(np.random.default_rng(0).normal(size=(B, KV_HEADS, 1100, DIM)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(B, T, HIDDEN)), jnp.float32)
+
+    @jax.jit
+    def run(pos, lengths):
+        mask = atbfn.Causal(window=200)
+        return attend(x=x, k_cache=cache, v_cache=cache, pos=pos, lengths=lengths, mask=mask)[0]
+
+    good = run(jnp.asarray([700, 700]), jnp.asarray([T, T]))
+    out = run(jnp.asarray([700, bad]), jnp.asarray([T, T]))
+    np.testing.assert_array_equal(out[0], good[0])
+    assert np.isnan(out[1]).all()
+    out = run(jnp.asarray([700, 700]), jnp.asarray([T, bad]))
+    np.testing.assert_array_equal(out[0], good[0])
+    assert np.isnan(out[1]).all()
+
+
+def test_traced_positions_of_wider_types_do_not_wrap_around() -> None:
+    with jax.enable_x64(True):
+        for dtype, bad in ((jnp.int64, 2**32 + 1), (jnp.int64, -(2**32) + 1), (jnp.uint32, 2**32 - 1)):
+            out, k_cache, _ = jax.jit(lambda pos: attend(pos=pos))(jnp.asarray(bad, dtype))
+            assert np.isnan(out).all()
+            np.testing.assert_array_equal(k_cache, CACHE)
 
 
 def test_a_traced_position_is_reported_once() -> None:
