@@ -30,7 +30,7 @@ def export(
     Raises:
       NotImplementedError: an operator call that the target cannot do.
     """
-    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    jitted: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
     allowed = [] if target == "xla" else [jax_export.DisabledSafetyCheck.custom_call(name) for name in CUSTOM_CALLS]
 
     def exported(*args: Any, **kwargs: Any) -> jax_export.Exported:

@@ -108,7 +108,7 @@ def check_positions(
                 bad_value(
                     op,
                     "pos",
-                    f"{known_pos.tolist()} with {q_len if lengths is None else known_lengths.tolist()} new rows",
+                    f"{known_pos.tolist()} with {np.asarray(known_lengths).tolist()} new rows",
                     f"rows that end within max_seq={max_seq}",
                     "allocate a longer cache or pass fewer tokens",
                 )
