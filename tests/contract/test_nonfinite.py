@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from hypothesis import given, settings
+from hypothesis import given
 
 import atbfn
 from atbfn.reference import attention as ref_attention
-from tests.contract.harness import MODES, check_call, run, ways
+from tests.contract.harness import MODES, check_call, examples, run, ways
 from tests.strategies import CALLS, DTYPES
 
 EXAMPLES = {"fused_ffn": 6, "attention_with_kv_cache": 4, "self_attention": 2, "flash_attention": 4}
@@ -29,7 +29,7 @@ class NonFinite(chex.TestCase):
         for dtype in (list(DTYPES) if operator not in EXAMPLES else [list(DTYPES)[i % 3]])
     )
     def test_come_out_where_the_reference_has_them(self, operator: str, dtype: str) -> None:
-        @settings(max_examples=EXAMPLES.get(operator, 5))
+        @examples(EXAMPLES.get(operator, 5), operator, dtype)
         @given(CALLS[operator](dtype, poison=True))
         def agrees(call: Any) -> None:
             for mode, target in ways(operator):

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import atbfn
-from tests.contract.harness import bound, check_step, units
+from tests.contract.harness import bound, check_step, examples, units
 from tests.strategies import CALLS, DTYPES
 
 CAPTURED = ("fused_ffn", "layernorm_residual", "rmsnorm_residual", "flash_attention", "self_attention")
@@ -20,7 +20,7 @@ CAPTURED = ("fused_ffn", "layernorm_residual", "rmsnorm_residual", "flash_attent
 def test_captured_steps_are_the_references(operator: str, dtype: str) -> None:
     attention = operator in ("self_attention", "attention_with_kv_cache")
 
-    @settings(max_examples=1 if "attention" in operator else 3)
+    @examples(1 if "attention" in operator else 3, operator, dtype)
     @given(CALLS[operator](dtype, **({"padded": False} if attention else {})))
     def agrees(call: Any) -> None:
         fn = bound(operator, tuple(sorted(call.static.items())), "step_by_step", "xla")
