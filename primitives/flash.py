@@ -94,7 +94,7 @@ def forward(
             kv_start, kv_nominal = sizes.kv_block(j)
             allowed = rows.allowed(q_start, q_nominal, kv_start, kv_nominal)
             k_block = _slice_cache(k, layer, kv_start, sizes.kv_size)
-            return jnp.where(allowed, _scores(q_block, k_block, spec), -jnp.inf), allowed, k_block
+            return masked_scores(q_block, k_block, allowed, spec.scale, spec.softcap), allowed, k_block
 
         def step(j: Any, carry: dict[str, jax.Array]) -> dict[str, jax.Array]:
             s, allowed, k_block = scores(j)
@@ -208,8 +208,8 @@ def backward(
             allowed = rows.allowed(q_start, q_nominal, kv_start, kv_nominal)
             q_block, d_block, shift_block, delta_block = (_slice(x, q_start, sizes.q_size, 3) for x in grouped)
             d_finite = widen(_finite(d_block))
-            raw = _products(q_block, k_block) * jnp.asarray(spec.scale, acc_dtype)
-            s = _capped(raw, spec)
+            raw = products(q_block, k_block) * jnp.asarray(spec.scale, acc_dtype)
+            s = _capped(raw, allowed, spec.softcap)
             p = jnp.exp(jnp.where(allowed, s - shift_block[..., None], -jnp.inf))
             d_p = contract("bkgqd,bkcd->bkgqc", d_finite, v_finite)
             d_s = p * (d_p - delta_block[..., None])
@@ -265,17 +265,22 @@ def _nonfinite_gradients(d_context: jax.Array, k: jax.Array, rows: _Rows, sizes:
 # Scores.
 
 
-def _scores(q: jax.Array, k: jax.Array, spec: FlashSpec) -> jax.Array:
-    products = _products(q, k)
-    return _capped(products * jnp.asarray(spec.scale, products.dtype), spec)
+def masked_scores(q: jax.Array, k: jax.Array, allowed: jax.Array, scale: float, softcap: float | None) -> jax.Array:
+    """Scores of `products`, -inf where not allowed; what is not allowed has a zero derivative, whatever it holds."""
+    s = products(q, k)
+    s = _capped(s * jnp.asarray(scale, s.dtype), allowed, softcap)
+    return jnp.where(allowed, s, -jnp.inf)
 
 
-def _capped(s: jax.Array, spec: FlashSpec) -> jax.Array:
-    return s if spec.softcap is None else spec.softcap * jnp.tanh(s / spec.softcap)
+def _capped(s: jax.Array, allowed: jax.Array, softcap: float | None) -> jax.Array:
+    if softcap is None:
+        return s
+    # The derivative of tanh at NaN is NaN, and so would be its product with the zero cotangent of a masked score.
+    return softcap * jnp.tanh(jnp.where(allowed, s, 0) / softcap)
 
 
 @jax.custom_jvp
-def _products(q: jax.Array, k: jax.Array) -> jax.Array:
+def products(q: jax.Array, k: jax.Array) -> jax.Array:
     """q . k: [batch, kv_heads, group, q, d] and [batch, kv_heads, c, d] -> [batch, kv_heads, group, q, c].
 
     The value is that of the raw inputs, so a non-finite key makes its own scores non-finite. The derivative uses
@@ -285,13 +290,13 @@ def _products(q: jax.Array, k: jax.Array) -> jax.Array:
     return contract("bkgqd,bkcd->bkgqc", widen(q), widen(k))
 
 
-@_products.defjvp
+@products.defjvp
 def _products_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     q, k = primals
     d_q, d_k = tangents
     wide = [widen(x) for x in (d_q, _finite(k), _finite(q), d_k)]
     tangent = contract("bkgqd,bkcd->bkgqc", *wide[:2]) + contract("bkgqd,bkcd->bkgqc", *wide[2:])
-    return _products(q, k), tangent
+    return products(q, k), tangent
 
 
 def _finite(x: jax.Array) -> jax.Array:

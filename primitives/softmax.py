@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from atbfn.primitives.flash import masked_scores
 from atbfn.primitives.operator import Operator, Out, Outputs, like, mesh_axes
 from atbfn.primitives.precision import accumulator, contract, widen
 
@@ -74,10 +75,10 @@ def _ungrouped(x: Any) -> Any:
 
 
 def _scores_plain(spec: ScoresSpec, args: ScoresArgs) -> Outputs:
-    scores = _ungrouped(contract("bkgqd,bksd->bkgqs", grouped(args.q, args.k.shape[1]), args.k)) * spec.scale
-    if spec.softcap is not None:
-        scores = spec.softcap * jnp.tanh(scores / spec.softcap)
-    return Outputs((jnp.where(args.allowed, scores, -jnp.inf),))
+    kv_heads, shape = args.k.shape[1], (*args.q.shape[:3], args.k.shape[2])
+    allowed = grouped(jnp.broadcast_to(args.allowed, shape), kv_heads)
+    scores = masked_scores(grouped(args.q, kv_heads), args.k, allowed, spec.scale, spec.softcap)
+    return Outputs((_ungrouped(scores),))
 
 
 def _scores_shapes(spec: ScoresSpec, args: ScoresArgs) -> Outputs:
@@ -118,7 +119,7 @@ def _context_plain(spec: ContextSpec, args: ContextArgs) -> Outputs:
         down = weigh(allowed, (args.v == -jnp.inf).astype(dtype)) > 0
         nan = (weigh(allowed, jnp.isnan(args.v).astype(dtype)) > 0) | (up & down)
         # Nor is a probability of zero or NaN times an infinite value infinite.
-        lost = allowed * ~(args.probs > 0)
+        lost = jnp.where(args.probs > 0, 0, allowed)
         nan = nan | (weigh(lost, jnp.isinf(args.v).astype(dtype)) > 0)
         context = jnp.where(up, jnp.inf, jnp.where(down, -jnp.inf, context))
         return jnp.where(nan, jnp.nan, context)

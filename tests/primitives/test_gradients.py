@@ -238,3 +238,23 @@ def test_control_flow(name: str) -> None:
         return jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] + loss(x)), (0, 0.0))[1]
 
     _close(jax.jvp(repeated, (x,), (v,))[1], 2 * jax.jvp(loss, (x,), (v,))[1])
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("mode", ["fused", "step_by_step"])
+def test_a_masked_key_reaches_no_derivative(mode: str, softcap: float | None) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=(1, 2, n, 4)), jnp.float32) for n in (3, 6, 6))
+    mask = atbfn.Allowed(jnp.arange(6)[None, None, None] < jnp.array([3, 0, 4])[:, None])
+
+    @jax.jit
+    def derivatives(q, k, v):
+        def loss(q, k, v):
+            return jnp.sum(atbfn.flash_attention(q, k, v, mask=mask, softcap=softcap, mode=mode) ** 2)
+
+        gradient = jax.grad(loss, argnums=(0, 1, 2))
+        return gradient(q, k, v), jax.jvp(gradient, (q, k, v), (q, jnp.ones_like(k), jnp.ones_like(v)))[1]
+
+    expected = derivatives(q, k, v)
+    dirty = derivatives(q, k.at[:, :, 4:].set(jnp.nan), v.at[:, :, 4:].set(jnp.nan))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), dirty, expected)
