@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ class _Structure:
 
     tree: Any
     leaves: tuple[Any, ...]  # an array's place holds _ARRAY
+    kinds: tuple[Any, ...]  # 1, 1.0 and True are equal, as 0.0 and -0.0 are, and make different programs
 
     def restore(self, arrays: tuple[Any, ...]) -> Any:
         remaining = iter(arrays)
@@ -34,6 +36,10 @@ class _Structure:
 
 
 _ARRAY = object()
+
+
+def _kind(value: Any) -> Any:
+    return type(value), math.copysign(1, value) if isinstance(value, float) else None
 
 
 def collecting(wrapper: str, kind: str, fn: Callable[..., Any], finish: Callable[[Found], Any]) -> Callable[..., Any]:
@@ -77,6 +83,6 @@ def collecting(wrapper: str, kind: str, fn: Callable[..., Any], finish: Callable
                     "hashable; pass arrays, pytrees of arrays, and hashable values, or bind it with functools.partial"
                 ) from None
         arrays = [x for x, array in zip(leaves, is_array, strict=True) if array]
-        return jitted(_Structure(tree, others), *arrays)
+        return jitted(_Structure(tree, others, tuple(map(_kind, others))), *arrays)
 
     return call

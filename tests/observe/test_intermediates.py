@@ -270,6 +270,13 @@ def test_result_pytree_and_keywords(toy: Toy, x: Any, w: Any) -> None:
     functools.partial(intermediates(fn), x)(w=w[0], extra="static")
 
 
+def test_equal_arguments_of_other_types_are_told_apart(toy: Toy, x: Any, w: Any) -> None:
+    captured = intermediates(lambda x, y: (toy(x, w[0]), jnp.asarray(y), jnp.copysign(1, y)))
+    for value in (1, 1.0, True):
+        assert captured(x, value)[0][1].dtype == jnp.asarray(value).dtype
+    assert [float(captured(x, zero)[0][2]) for zero in (0.0, -0.0)] == [1, -1]
+
+
 def test_unhashable_argument_and_wrong_function(toy: Toy, x: Any) -> None:
     with pytest.raises(TypeError, match=r"intermediates: got an argument of type set, which is neither an array nor"):
         intermediates(lambda x, s: x)(x, {1})
