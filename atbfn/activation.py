@@ -65,7 +65,15 @@ def check_activation(operator: str, argument: str, value: Any) -> Activation:
             "define it at module level, without arrays bound to it",
         )
     probe = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-    result = jax.eval_shape(value, probe)
+    jaxpr, result = jax.make_jaxpr(lambda x: value(x), return_shape=True)(probe)
+    if any(isinstance(constant, jax.core.Tracer) for constant in jaxpr.consts):
+        bad_value(
+            operator,
+            argument,
+            "a function that closes over a traced array",
+            "one of its argument alone",
+            "apply what depends on other arrays outside of the operator, or make it a Python number",
+        )
     if getattr(result, "shape", None) != probe.shape or getattr(result, "dtype", None) != probe.dtype:
         bad_value(
             operator,

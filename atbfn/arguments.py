@@ -78,7 +78,7 @@ def _layout(argument: str) -> str:
     return "make the sizes agree"
 
 
-def integers(operator: str, argument: str, value: Any, shapes: Sequence[tuple[Any, ...]]) -> jax.Array:
+def integers(operator: str, argument: str, value: Any, shapes: Sequence[tuple[Any, ...]]) -> Any:
     """`value` as int32 of one of the given shapes: a numpy array while its numbers are known, else a traced one."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         value = np.asarray(value)
@@ -204,6 +204,9 @@ def check_scalar(operator: str, argument: str, value: Any, *, positive: bool) ->
         )
     if positive and value <= 0:
         bad_value(operator, argument, value, "a number above 0", "leave it None to switch it off")
+    size, info = abs(float(value)), np.finfo(np.float32)
+    if size and not float(info.tiny) <= size <= float(info.max):
+        bad_value(operator, argument, value, "a number that float32 can hold", "scores are computed in float32")
     return float(value)
 
 
@@ -238,7 +241,8 @@ def same_dtype(operator: str, cross_precision: bool, **arrays: Any) -> dict[str,
             f"{first[1].dtype}, the dtype of {first[0]}",
             "cast one of them, or set cross_precision (then all compute in the wider dtype)",
         )
-    widest = jnp.result_type(*dtypes)
+    with jax.numpy_dtype_promotion("standard"):  # asked for, whatever JAX does by itself
+        widest = jnp.result_type(*dtypes)
     return jax.tree.map(lambda leaf: leaf.astype(widest), arrays)
 
 

@@ -276,7 +276,7 @@ def _check_weights(
 
 
 def _check_scale(op: str, scale: float | None, head_dim: int) -> float:
-    return 1 / math.sqrt(head_dim) if scale is None else arguments.check_scalar(op, "scale", scale, positive=False)
+    return 1 / math.sqrt(head_dim or 1) if scale is None else arguments.check_scalar(op, "scale", scale, positive=False)
 
 
 def _check_softcap(op: str, softcap: float | None) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from atbfn.primitives import flash, kv_cache
 from atbfn.primitives.checks import broken_ratio, finite_rows, position_ratio
@@ -201,7 +202,7 @@ def finish_rows(out: jax.Array, args: AttentionArgs) -> jax.Array:
     """Zeros in rows beyond their sequence's length, NaN in sequences that do not fit into the cache."""
     if args.lengths is not None:
         out = jnp.where(valid_rows(args.lengths, out.shape[1]), out, 0)
-    return jnp.where(fits(args)[:, None, None], out, jnp.asarray(jnp.nan, out.dtype))
+    return jnp.where(fits(args)[:, None, None], out, np.asarray(np.nan, out.dtype))
 
 
 def clean_padding(args: AttentionArgs) -> AttentionArgs:

@@ -16,6 +16,8 @@ import numpy as np
 
 from atbfn.primitives.errors import bad_type, bad_value
 
+_BEYOND = 2**30  # more than any sequence has tokens, and far enough from the end of int32
+
 
 def _mask(cls: type) -> type:
     fields = dataclasses.fields(cls)
@@ -122,11 +124,11 @@ class Causal(Mask):
         k = _key_positions(kv_start, kv_size)
         allowed = k <= q
         if self.window is not None:
-            allowed &= (q - k < self.window) | (k < self.global_tokens)
+            allowed &= (q - k < min(self.window, _BEYOND)) | (k < min(self.global_tokens, _BEYOND))
         return allowed
 
     def kv_bounds(self, q_lo: Any, q_hi: Any, kv_len: Any) -> tuple[Any, Any]:
-        low = 0 if self.window is None or self.global_tokens else jnp.maximum(q_lo - self.window + 1, 0)
+        low = 0 if self.window is None or self.global_tokens else jnp.maximum(q_lo - min(self.window, _BEYOND) + 1, 0)
         return low, jnp.minimum(q_hi + 1, kv_len)
 
 
@@ -278,14 +280,28 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def _check_array(operator: str, argument: str, array: Any) -> Any:
+    """The dtype of an array, or of a single number."""
+    if not isinstance(array, (jax.Array, np.ndarray, np.generic, int, float)):
+        bad_type(operator, argument, type(array).__name__, "an array", "pass a jax or numpy array")
+    return np.asarray(array).dtype if isinstance(array, (int, float)) else array.dtype
+
+
 def _check_integer(operator: str, argument: str, array: Any) -> None:
-    dtype = jnp.result_type(array)
+    dtype = _check_array(operator, argument, array)
     if not jnp.issubdtype(dtype, jnp.integer):
         bad_type(operator, argument, f"dtype {dtype}", "an integer dtype", "convert it with .astype(jnp.int32)")
+    if isinstance(array, jax.Array) or not np.size(array):
+        return
+    # A conversion to the dtype that JAX makes of it would wrap a larger number around without a word.
+    info, values = np.iinfo(jax.dtypes.canonicalize_dtype(dtype)), np.asarray(array)
+    if not info.min <= values.min() <= values.max() <= info.max:
+        got = values.tolist() if values.size == 1 else f"numbers up to {values.max()}"
+        bad_value(operator, argument, got, f"values that fit {info.dtype}", "number them from 0")
 
 
 def _check_bool(operator: str, argument: str, array: Any) -> None:
-    dtype = jnp.result_type(array)
+    dtype = _check_array(operator, argument, array)
     if dtype != jnp.bool_:
         bad_type(
             operator,

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from atbfn.primitives.checks import finite_ratio, norm_ratio
 from atbfn.primitives.errors import bad_value
@@ -24,7 +25,8 @@ _LARGE, _SHRINK = 2.0**50, 2.0**-80
 
 
 def _check_eps(kind: str, eps: Any) -> None:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not math.isfinite(eps) or eps < 0:
+    number = isinstance(eps, (int, float, np.floating, np.integer)) and not isinstance(eps, bool)
+    if not number or not math.isfinite(eps) or eps < 0:
         bad_value(kind, "eps", repr(eps), "a finite float of at least 0", "pass the checkpoint's epsilon, e.g. 1e-5")
 
 

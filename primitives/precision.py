@@ -12,7 +12,8 @@ FLOATS = (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)
 
 def accumulator(dtype: Any) -> Any:
     """The dtype that sums, norms, softmax and activations of `dtype` inputs are computed in."""
-    return jnp.promote_types(dtype, jnp.float32)
+    dtype = jnp.dtype(dtype)  # not `promote_types`, which JAX's strict promotion forbids
+    return dtype if dtype.itemsize > 4 else jnp.dtype(jnp.float32)
 
 
 def widen(x: jax.Array) -> jax.Array:

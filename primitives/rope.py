@@ -23,11 +23,19 @@ class Scaling(Protocol):
         ...
 
 
+def _check_factor(kind: str, factor: float) -> None:
+    if not (factor > 0 and math.isfinite(factor)):
+        bad_value(kind, "factor", factor, "a positive number", "pass the checkpoint's rope_scaling values")
+
+
 @dataclasses.dataclass(frozen=True)
 class LinearScaling:
     """Positions divided by `factor` (position interpolation: Chen et al., 2023)."""
 
     factor: float
+
+    def __post_init__(self) -> None:
+        _check_factor("LinearScaling", self.factor)
 
     def apply(self, frequencies: np.ndarray) -> np.ndarray:
         """Scaled frequencies in radians per token."""
@@ -51,6 +59,7 @@ class Llama3Scaling:
     original_max_positions: int = 8192
 
     def __post_init__(self) -> None:
+        _check_factor("Llama3Scaling", self.factor)
         if not self.high_freq_factor > self.low_freq_factor:
             bad_value(
                 "Llama3Scaling",
@@ -129,7 +138,15 @@ class Rope:
             bad_value("Rope.create", "max_positions", max_positions, "at least 1", "pass the cache's max_seq")
         frequencies = theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
         if scaling is not None:
-            frequencies = scaling.apply(frequencies)
+            frequencies = np.asarray(scaling.apply(frequencies))
+            if frequencies.shape != (rotary_dim // 2,) or not np.isfinite(frequencies).all():
+                bad_value(
+                    "Rope.create",
+                    "scaling",
+                    f"{scaling}, which gives frequencies that are not finite, or not {rotary_dim // 2} of them",
+                    "one finite frequency for each pair",
+                    "pass the checkpoint's rope_scaling values",
+                )
         angles = np.outer(np.arange(max_positions, dtype=np.float64), frequencies)
         return cls(jnp.asarray(np.cos(angles), jnp.float32), jnp.asarray(np.sin(angles), jnp.float32), style)
 

@@ -128,6 +128,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "eps negative": (lambda: atbfn.rmsnorm(X, GAMMA, eps=-1.0), ValueError, r"RMSNorm: eps: got -1\.0"),
     "eps array": (lambda: atbfn.rmsnorm(X, GAMMA, eps=jnp.float32(1)), ValueError, r"RMSNorm: eps: got"),
     "scale nan": (lambda: flash(scale=float("nan")), ValueError, r"flash_attention: scale: got nan; expected a finite number"),
+    "scale huge": (lambda: flash(scale=1e39), ValueError, r"scale: got 1e\+39; expected a number that float32 can hold"),
+    "softcap huge": (lambda: flash(softcap=1e39), ValueError, r"softcap: got 1e\+39; expected a number that float32 can hold"),
+    "softcap tiny": (lambda: flash(softcap=1e-42), ValueError, r"softcap: got 1e-42; expected a number that float32 can hold"),
+    "rope factor": (lambda: atbfn.LinearScaling(0.0), ValueError, r"LinearScaling: factor: got 0\.0; expected a positive number"),
+    "rope factor nan": (lambda: atbfn.Llama3Scaling(factor=float("nan")), ValueError, r"Llama3Scaling: factor: got nan"),
     "softcap zero": (lambda: flash(softcap=0.0), ValueError, r"softcap: got 0\.0; expected a number above 0; leave it None"),
     # masks
     "mask none": (lambda: flash(mask=None), TypeError, r"flash_attention: mask: got None; expected a mask object"),
@@ -137,6 +142,10 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "allowed dtype": (lambda: flash(mask=atbfn.Allowed(jnp.ones((1, 1, T, 5)))), TypeError, r"mask.allowed: got dtype float32; expected bool"),
     "segments shape": (lambda: flash(mask=atbfn.Segments(jnp.ones((B, 5), int), jnp.ones((B, 5), int))), ValueError, r"mask.q_ids: got shape \(2, 5\)"),
     "segments dtype": (lambda: flash(mask=atbfn.Segments(jnp.ones((B, T)), jnp.ones((B, 5), int))), TypeError, r"mask.q_ids: got dtype float32"),
+    "segments list": (lambda: flash(mask=atbfn.Segments([[0] * T], [[0] * 5])), TypeError, r"mask.q_ids: got list; expected an array"),
+    "segments huge": (lambda: flash(mask=atbfn.Segments(np.full((1, T), 2**32), np.zeros((1, 5), int))), ValueError, r"mask.q_ids: got numbers up to 4294967296; expected values that fit int32"),
+    "prefix huge": (lambda: flash(mask=atbfn.PrefixLM(2**40)), ValueError, r"mask.n: got 1099511627776; expected values that fit int32"),
+    "allowed list": (lambda: flash(mask=atbfn.Allowed([[True]])), TypeError, r"mask.allowed: got list"),
     "window": (lambda: atbfn.Causal(window=0), ValueError, r"Causal: window: got 0; expected None or an int of at least 1"),
     "global without window": (lambda: atbfn.Causal(global_tokens=2), ValueError, r"Causal: global_tokens: got 2.*pass window="),
     "block size": (lambda: atbfn.BlockSparse(jnp.ones((1, 2, 2), bool), 0), ValueError, r"BlockSparse: block_size: got 0"),
@@ -148,6 +157,8 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "activation kind": (lambda: ffn(activation=3), TypeError, r"activation: got int; expected a name or an elementwise function"),
     "activation that reshapes": (lambda: ffn(activation=jnp.sum), ValueError, r"fused_ffn: activation: .*elementwise"),
     "activation of another dtype": (lambda: ffn(activation=jnp.isnan), ValueError, r"fused_ffn: activation: .*elementwise"),
+    "activation over a tracer": (lambda: jax.jit(lambda s: ffn(activation=lambda y: y * s))(2.0), ValueError, r"fused_ffn: activation: got a function that closes over a traced array"),
+    "activation over a gradient": (lambda: jax.grad(lambda s: atbfn.activation(X, lambda y: jnp.tanh(y * s)).sum())(2.0), ValueError, r"activation: name: got a function that closes over a traced array"),
     "mode": (lambda: ffn(mode="fuzed"), ValueError, r"fuzed.*fused"),
     "target": (lambda: ffn(target="gpu"), ValueError, r"gpu.*xla"),
     "target absent": (lambda: ffn(target="ascendc"), NotImplementedError, r"target: got 'ascendc'.*not part of this version.*use target='auto'"),
@@ -246,3 +257,34 @@ def test_a_traced_layer_outside_the_stack() -> None:
         out, k_cache, _ = run(layer)
         assert np.isnan(out).all()
         np.testing.assert_array_equal(k_cache, STACK)
+
+
+def test_a_window_longer_than_any_sequence_is_causal() -> None:
+    q = jnp.asarray(np.random.default_rng(0).normal(size=Q.shape), jnp.float32)
+    for window, global_tokens in ((2**31 - 1, 0), (2**31, 0), (2, 2**40)):
+        mask = atbfn.Causal(window=window, global_tokens=global_tokens)
+        np.testing.assert_array_equal(flash(q=q, mask=mask), flash(q=q))
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    expected = atbfn.rmsnorm(X, GAMMA, eps=0.25)
+    np.testing.assert_array_equal(atbfn.rmsnorm(X, GAMMA, eps=np.float32(0.25)), expected)
+
+
+@pytest.mark.parametrize("mode", ["step_by_step", "fused"])
+def test_strict_promotion_and_debug_nans_find_nothing(mode: str) -> None:
+    half = lambda tree: jax.tree.map(lambda a: a.astype(jnp.bfloat16), tree)  # noqa: E731
+    x, cache, w = half((X, CACHE, WEIGHTS))
+    with jax.numpy_dtype_promotion("strict"), jax.debug_nans(True):
+        out, _, _ = attend(
+            x=x,
+            k_cache=cache,
+            v_cache=cache,
+            weights=w,
+            softcap=2.0,
+            lengths=np.array([3, 0]),
+            rope=ROPE,
+            residual=x,
+            mode=mode,
+        )
+    assert np.isfinite(out.astype(np.float32)).all()
