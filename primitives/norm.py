@@ -22,6 +22,8 @@ from atbfn.primitives.precision import accumulator, widen
 # Squares of values beyond 2**50 may overflow float32 once summed. Such rows are scaled by a power of two, which is
 # exact, and eps with them; the quotient does not change.
 _LARGE, _SHRINK = 2.0**50, 2.0**-80
+# Without an eps to hide them, the squares of small values must not vanish either.
+_SMALL, _GROW = 2.0**-30, 2.0**80
 
 
 def _check_eps(kind: str, eps: Any) -> None:
@@ -99,11 +101,13 @@ class Statistics:
 def _statistics(x: jax.Array, eps: float, *, center: bool) -> Statistics:
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0))
     shrink = jnp.where(largest > _LARGE, jnp.asarray(_SHRINK, x.dtype), jnp.asarray(1, x.dtype))
+    if eps == 0:
+        shrink = jnp.where((largest > 0) & (largest < _SMALL), jnp.asarray(_GROW, x.dtype), shrink)
     small = x * shrink
     mean = jnp.mean(small, axis=-1, keepdims=True) if center else jnp.zeros_like(largest)
     centered = small - mean if center else small
     variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
-    total = variance + jnp.asarray(eps, x.dtype) * jnp.square(shrink)
+    total = variance if eps == 0 else variance + jnp.asarray(eps, x.dtype) * jnp.square(shrink)
     rstd = jax.lax.rsqrt(total)
     return Statistics(centered * rstd, mean / shrink, rstd * shrink, variance / total)
 
