@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from atbfn import arguments
 from atbfn.fusion import resolve
@@ -82,4 +84,22 @@ def check_activation(operator: str, argument: str, value: Any) -> Activation:
             "an elementwise one, float to float",
             "return one value of the same dtype per element",
         )
+    if not _is_elementwise(value):
+        bad_value(
+            operator,
+            argument,
+            "a function whose result at one element depends on the others",
+            "an elementwise one",
+            "apply softmax, normalisation and the like outside of the operator",
+        )
     return value
+
+
+@functools.lru_cache(maxsize=256)
+def _is_elementwise(function: Callable[[jax.Array], jax.Array]) -> bool:
+    """Whether the function gives each of a few numbers the same value alone as among the others."""
+    probe = jnp.asarray([[-1.7, 0.3, 2.1], [0.9, -0.4, 5.0]], jnp.float32)
+    with jax.ensure_compile_time_eval():
+        whole = np.asarray(function(probe))
+        alone = [np.asarray(function(probe[i : i + 1, j : j + 1])) for i in range(2) for j in range(3)]
+    return np.allclose(whole.reshape(-1), np.concatenate(alone).reshape(-1), rtol=1e-4, atol=1e-6, equal_nan=True)

@@ -108,7 +108,7 @@ def concrete(value: Any) -> np.ndarray | None:
     return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
-def check_norm(operator: str, argument: str | None, norm: Any, x: jax.Array) -> Any:
+def check_norm(operator: str, argument: str | None, norm: Any, x: jax.Array, cross_precision: bool) -> Any:
     """A LayerNorm or RMSNorm whose parameters fit the rows of `x`; None passes.
 
     `argument` is what holds the norm, or None where gamma and beta are arguments themselves.
@@ -131,15 +131,26 @@ def check_norm(operator: str, argument: str | None, norm: Any, x: jax.Array) -> 
     for name, value in parameters.items():
         value = array(operator, prefix + name, value, 1)
         shape(operator, prefix + name, value, hidden=x.shape[-1])
-        if value.dtype not in (x.dtype, jnp.float32):
-            bad_type(
-                operator, prefix + name, f"dtype {value.dtype}", f"{x.dtype}, the dtype of x, or float32", "cast it"
-            )
+        _check_table_dtype(operator, prefix + name, value, x, cross_precision)
         checked[name] = value
     return dataclasses.replace(norm, **checked)
 
 
-def check_rope(operator: str, argument: str, table: Any, head_dim: int, max_positions: Any) -> Rope | None:
+def _check_table_dtype(operator: str, argument: str, value: jax.Array, x: jax.Array, cross_precision: bool) -> None:
+    """Norm parameters and rotary tables have x's dtype or float32, or any with `cross_precision`."""
+    if not cross_precision and value.dtype not in (x.dtype, jnp.float32):
+        bad_type(
+            operator,
+            argument,
+            f"dtype {value.dtype}",
+            f"{x.dtype}, the dtype of x, or float32",
+            "cast it, or set cross_precision",
+        )
+
+
+def check_rope(
+    operator: str, argument: str, table: Any, x: jax.Array, head_dim: int, max_positions: Any, cross_precision: bool
+) -> Rope | None:
     """A Rope whose tables fit heads of `head_dim` and reach `max_positions`; None passes."""
     if table is None:
         return None
@@ -152,6 +163,8 @@ def check_rope(operator: str, argument: str, table: Any, head_dim: int, max_posi
             "build it with Rope.create(head_dim, max_positions)",
         )
     cos, sin = array(operator, f"{argument}.cos", table.cos, 2), array(operator, f"{argument}.sin", table.sin, 2)
+    for name, value in (("cos", cos), ("sin", sin)):
+        _check_table_dtype(operator, f"{argument}.{name}", value, x, cross_precision)
     if cos.shape != sin.shape:
         bad_value(
             operator,

@@ -102,7 +102,7 @@ def attention_with_kv_cache(
         pos=pos,
         k_cache=k_cache,
         v_cache=v_cache,
-        rope=arguments.check_rope(op, "rope", rope, heads.dim, max_seq),
+        rope=arguments.check_rope(op, "rope", rope, x, heads.dim, max_seq, how.cross_precision),
         lengths=lengths,
         layer=layer,
     )
@@ -153,7 +153,7 @@ def self_attention(
         weights=weights,
         mask=arguments.check_mask(op, mask, batch, heads.q, q_len, q_len),
         pos=jnp.zeros((), jnp.int32),
-        rope=arguments.check_rope(op, "rope", rope, heads.dim, q_len),
+        rope=arguments.check_rope(op, "rope", rope, x, heads.dim, q_len, how.cross_precision),
         lengths=check_lengths(op, lengths, batch, q_len),
     )
     (out,) = _attend(op, how, heads, scale, softcap, args, norm, residual, post_norm)
@@ -299,8 +299,8 @@ def _attend(
     if residual is not None:
         residual = arguments.array(op, "residual", residual)
         arguments.same_shape(op, "residual", residual, "x", x)
-    norm = arguments.check_norm(op, "norm", norm, x)
-    post_norm = arguments.check_norm(op, "post_norm", post_norm, x)
+    norm = arguments.check_norm(op, "norm", norm, x, how.cross_precision)
+    post_norm = arguments.check_norm(op, "post_norm", post_norm, x, how.cross_precision)
     operands = arguments.same_dtype(
         op,
         how.cross_precision,

@@ -109,8 +109,8 @@ def _check(
         residual = arguments.array(op, "residual", residual)
         arguments.same_shape(op, "residual", residual, "x", x)
     norms = {
-        "norm": arguments.check_norm(op, "norm", norm, x),
-        "post_norm": arguments.check_norm(op, "post_norm", post_norm, x),
+        "norm": arguments.check_norm(op, "norm", norm, x, how.cross_precision),
+        "post_norm": arguments.check_norm(op, "post_norm", post_norm, x, how.cross_precision),
     }
     operands = arguments.same_dtype(
         op, how.cross_precision, x=x, w_gate=w_gate, w_up=w_up, w_down=w_down, **biases, residual=residual

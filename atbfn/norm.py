@@ -115,7 +115,7 @@ def rmsnorm_residual(
 def _single(op: str, x: jax.Array, norm: LayerNorm | RMSNorm, mode: str | None, target: str | None) -> jax.Array:
     how = resolve(op, mode=mode, target=target)
     x = arguments.rows(op, "x", x)
-    checked = arguments.check_norm(op, None, norm, x)
+    checked = arguments.check_norm(op, None, norm, x, how.cross_precision)
     return arguments.bind(norm_op, NormSpec(how.target), NormArgs(x, checked)).main[0]
 
 
@@ -130,7 +130,7 @@ def _with_residual(
     how = resolve(op, mode=mode, target=target)
     x, residual = arguments.rows(op, "x", x), arguments.array(op, "residual", residual)
     arguments.same_shape(op, "residual", residual, "x", x)
-    norm = arguments.check_norm(op, None, norm, x)
+    norm = arguments.check_norm(op, None, norm, x, how.cross_precision)
     dtype = x.dtype
     operands = arguments.same_dtype(op, how.cross_precision, x=x, residual=residual)
     x, residual = operands["x"], operands["residual"]

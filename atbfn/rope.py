@@ -31,7 +31,7 @@ def rope(x: jax.Array, pos: Any, table: Rope, *, mode: str | None = None, target
     op = "rope"
     how = resolve(op, mode=mode, target=target)
     x = arguments.array(op, "x", x, 4)
-    table_checked = arguments.check_rope(op, "table", table, x.shape[-1], None)
+    table_checked = arguments.check_rope(op, "table", table, x, x.shape[-1], None, how.cross_precision)
     if table_checked is None:
         bad_type(op, "table", "None", "atbfn.Rope", "build it with Rope.create(head_dim, max_positions)")
     pos = arguments.integers(op, "pos", pos, [(), (x.shape[0],)])

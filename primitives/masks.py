@@ -223,6 +223,11 @@ class Segments(Mask):
                 [(1, length), (batch, length)],
                 "give one segment number per token",
             )
+        kinds = [jax.dtypes.canonicalize_dtype(ids.dtype) for ids in (self.q_ids, self.kv_ids)]
+        if kinds[0] != kinds[1]:  # of numbers of two kinds, some would compare equal that are not
+            bad_type(
+                operator, "mask.kv_ids", f"dtype {kinds[1]}", f"{kinds[0]}, the dtype of mask.q_ids", "cast one of them"
+            )
 
 
 @_mask

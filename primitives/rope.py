@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from atbfn.primitives.errors import bad_value
+from atbfn.primitives.errors import bad_type, bad_value
 from atbfn.primitives.operator import Operator, Outputs, like
 from atbfn.primitives.precision import widen
 
@@ -124,6 +124,9 @@ class Rope:
           ValueError: rotary_dim is odd or larger than head_dim, or theta or max_positions is not positive.
         """
         rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        for name, value in (("head_dim", head_dim), ("max_positions", max_positions), ("rotary_dim", rotary_dim)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                bad_type("Rope.create", name, type(value).__name__, "an int", "pass the model's number")
         if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
             bad_value(
                 "Rope.create",
@@ -132,7 +135,7 @@ class Rope:
                 f"an even number of at most head_dim={head_dim}",
                 "rotation works on pairs",
             )
-        if not theta > 0:
+        if not 0 < theta < math.inf:
             bad_value("Rope.create", "theta", theta, "a positive number", "pass the checkpoint's rope_theta")
         if max_positions < 1:
             bad_value("Rope.create", "max_positions", max_positions, "at least 1", "pass the cache's max_seq")

@@ -159,6 +159,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "activation of another dtype": (lambda: ffn(activation=jnp.isnan), ValueError, r"fused_ffn: activation: .*elementwise"),
     "activation over a tracer": (lambda: jax.jit(lambda s: ffn(activation=lambda y: y * s))(2.0), ValueError, r"fused_ffn: activation: got a function that closes over a traced array"),
     "activation over a gradient": (lambda: jax.grad(lambda s: atbfn.activation(X, lambda y: jnp.tanh(y * s)).sum())(2.0), ValueError, r"activation: name: got a function that closes over a traced array"),
+    "activation of a row": (lambda: ffn(activation=jax.nn.softmax), ValueError, r"fused_ffn: activation: .*depends on the others; expected an elementwise one"),
+    "half rope": (lambda: attend(rope=atbfn.Rope(ROPE.cos.astype(jnp.float16), ROPE.sin)), TypeError, r"rope.cos: got dtype float16; expected float32"),
+    "segment kinds": (lambda: flash(mask=atbfn.Segments(jnp.ones((B, T), jnp.uint32), jnp.ones((B, 5), jnp.int32))), TypeError, r"mask.kv_ids: got dtype int32; expected uint32"),
+    "rope float size": (lambda: atbfn.Rope.create(4.0, 8), TypeError, r"Rope.create: head_dim: got float; expected an int"),
+    "rope theta": (lambda: atbfn.Rope.create(4, 8, theta=float("inf")), ValueError, r"theta: got inf; expected a positive number"),
     "mode": (lambda: ffn(mode="fuzed"), ValueError, r"fuzed.*fused"),
     "target": (lambda: ffn(target="gpu"), ValueError, r"gpu.*xla"),
     "target absent": (lambda: ffn(target="ascendc"), NotImplementedError, r"target: got 'ascendc'.*not part of this version.*use target='auto'"),
@@ -184,8 +189,10 @@ def test_cross_precision_makes_mixed_dtypes_legal() -> None:
     half = W_UP.astype(jnp.bfloat16)
     with atbfn.fusion(cross_precision=True):
         out = ffn(w_up=half, x=X.astype(jnp.float16))
+        normed = atbfn.rmsnorm(X, 2 * GAMMA.astype(jnp.bfloat16))
     assert out.dtype == jnp.float16
     np.testing.assert_allclose(out, ffn(w_up=half.astype(jnp.float32)), rtol=1e-2)
+    np.testing.assert_allclose(normed, 2 * X, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["step_by_step", "fused", "fused_with_checkpoints"])
