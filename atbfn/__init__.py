@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atbfn import lowering, observe
+from atbfn import _installed, lowering, observe  # noqa: F401 - the first is a check
 from atbfn.activation import activation
 from atbfn.attention import attention_with_kv_cache, flash_attention, self_attention
 from atbfn.export import export

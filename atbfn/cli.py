@@ -63,6 +63,24 @@ class DType(enum.StrEnum):
     FLOAT16 = "float16"
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"atbfn {atbfn.__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog="ATBFN_MODE, ATBFN_TARGET and ATBFN_CONFIG (a YAML file) set defaults; ATBFN_TRACEBACK=1 shows where an "
+    "error came from."
+)
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Fused Transformer operators as pure JAX functions, running real models."""
+
+
 class ChecksFailed(Exception):
     """A checkpoint failed; carries the report."""
 
@@ -176,11 +194,15 @@ class _Runner:
 
 
 def _context(mode: str | None, target: str | None) -> tuple[Any, bool]:
-    """The configuration to run under, and whether it verifies checkpoints."""
+    """The configuration to run under, and whether it verifies checkpoints; a target that cannot work here raises."""
     context = atbfn.fusion(mode=mode, target=target)
     with context:
-        checked = resolve("generate").mode == Mode.CHECKED
-    return context, checked
+        config = resolve("generate")
+    # Before the model is loaded, which takes a while. What a target cannot do, its operators say themselves.
+    for status in atbfn.lowering.status():
+        if status.name == config.target and status.reason is not None:
+            raise NotImplementedError(f"target: got {status.name!r}; {status.reason}; use auto or xla")
+    return context, config.mode == Mode.CHECKED
 
 
 @app.command()
@@ -209,14 +231,17 @@ def generate(
     ] = None,
     unroll: Annotated[
         bool,
-        typer.Option("--unroll", help="Do not scan over layers, so that configuration can tell them apart."),
+        typer.Option(
+            "--unroll",
+            help="Do not scan over layers, so that a pattern such as decoder/3 in ATBFN_CONFIG can tell them apart.",
+        ),
     ] = False,
 ) -> None:
     """Continue PROMPT. The continuation alone is written to stdout, as it comes."""
     with _refusals():
         sampling = Sampling(temperature)
         context, checked = _context(mode, target)
-        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+        text = _prompt(sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt)
         loaded, tokenizer = _load(smollm2() if model is None else model, dtype, scan_layers=not unroll)
         ids = _prompt_ids(tokenizer, text, chat)
         room = loaded.config.max_positions + 1 - len(ids)
@@ -243,9 +268,13 @@ def generate(
             _say(runner.checkpoints())
 
 
-def _prompt_ids(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
+def _prompt(text: str) -> str:
     if not text:
-        raise ValueError("generate: PROMPT: got no text; expected at least one character; pass what to continue")
+        raise ValueError("PROMPT: got no text; expected at least one character; pass what to continue")
+    return text
+
+
+def _prompt_ids(tokenizer: Tokenizer, text: str, chat: bool | None) -> list[int]:
     if chat or (chat is None and tokenizer.chat_template is not None):
         return tokenizer.chat([{"role": "user", "content": text}])
     return tokenizer.encode(text)
@@ -291,8 +320,9 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after this many tokens.")] = 64,
     dtype: Annotated[DType, typer.Option(help="What weights, caches and activations are held in.")] = DType.FLOAT32,
 ) -> None:
-    """SmolLM2 answers PROMPT in the three modes; the status is 1 if their tokens differ."""
+    """SmolLM2 answers PROMPT in the three modes. The status is 1 if their tokens differ."""
     with _refusals():
+        prompt = _prompt(prompt)
         model, tokenizer = _load(smollm2(), dtype)
         ids = _prompt_ids(tokenizer, prompt, None)
         print(f"SmolLM2-135M-Instruct in {dtype}, asked: {prompt}")
@@ -318,7 +348,7 @@ def demo(
 
 @app.command()
 def doctor() -> None:
-    """Say what is installed, which targets work here, and why the others do not."""
+    """Say what is installed and what works here. For what does not, say why."""
     from atbfn import doctor
 
     raise typer.Exit(doctor.run())

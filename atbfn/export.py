@@ -25,7 +25,9 @@ def export(
 
     Returns:
       A function of the same arguments (arrays or `jax.ShapeDtypeStruct`, symbolic shapes included) that returns the
-      `jax.export.Exported`. It keeps the mode that it was made in.
+      `jax.export.Exported`. It keeps the mode that it was made in. To write it to disk with `serialize()`, install
+      `flatbuffers`, and let arguments and results be arrays, dicts, lists and tuples: `fn` can build
+      `AttentionWeights` and its like from them, or close over them.
 
     Raises:
       NotImplementedError: an operator call that the target cannot do.

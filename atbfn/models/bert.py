@@ -174,8 +174,14 @@ class SentenceEncoder:
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings float32 [len(texts), hidden] of length one.
 
-        Rows are padded to a power of two tokens, so that few programs are compiled.
+        Rows are padded to a power of two tokens, so that few programs are compiled. It takes text and returns NumPy
+        arrays, so JAX cannot trace it: to look inside, give `forward` and `sentence_embedding` token ids.
+
+        Raises:
+          TypeError: a single string.
         """
+        if isinstance(texts, str):
+            raise TypeError("SentenceEncoder.encode: texts: got str; expected a sequence of strings; pass [text]")
         if not texts:
             return np.zeros((0, self.config.hidden), np.float32)
         rows = [self.tokenizer.encode(text) for text in texts]

@@ -9,6 +9,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
+import atbfn
 from atbfn.models import Sampling, generate, llama, load_tokenizer
 from tests.models import tiny
 
@@ -102,6 +103,19 @@ def test_what_cannot_be_done_is_said_in_one_line(model, arguments, reason):
     assert done.stdout == ""
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("atbfn: error: ") and reason in last
+
+
+@pytest.mark.parametrize("arguments", [["hello", "--target", "ascendc"], [""]])
+def test_what_needs_no_model_is_said_before_it_is_loaded(monkeypatch, arguments):
+    monkeypatch.setattr(cli, "_load", None)  # a call raises TypeError, which is no error that the command line reports
+    done = run("generate", *arguments)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("atbfn: error: ")
+
+
+def test_the_version_is_printed():
+    done = run("--version")
+    assert (done.exit_code, done.stdout.split()) == (0, ["atbfn", atbfn.__version__])
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ def test_sentence_embeddings_are_those_of_transformers():
     # Sentences that mean the same are closer than others: the measure is not blind.
     assert got[0] @ got[1] > 0.5 > got[0] @ got[2]
     assert encoder.encode([]).shape == (0, 384)
+    with pytest.raises(TypeError, match=r"pass \[text\]"):
+        encoder.encode("a text by itself")
 
 
 @pytest.fixture(scope="module")
