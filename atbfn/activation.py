@@ -98,8 +98,9 @@ def check_activation(operator: str, argument: str, value: Any) -> Activation:
 @functools.lru_cache(maxsize=256)
 def _is_elementwise(function: Callable[[jax.Array], jax.Array]) -> bool:
     """Whether the function gives each of a few numbers the same value alone as among the others."""
-    probe = jnp.asarray([[-1.7, 0.3, 2.1], [0.9, -0.4, 5.0]], jnp.float32)
+    numbers = np.array([[-1.7, 0.3, 2.1], [0.9, -0.4, 5.0]], np.float32)
     with jax.ensure_compile_time_eval():
+        probe = jnp.asarray(numbers)  # made here: under jit one from outside is traced, and so is all that follows
         whole = np.asarray(function(probe))
         alone = [np.asarray(function(probe[i : i + 1, j : j + 1])) for i in range(2) for j in range(3)]
     return np.allclose(whole.reshape(-1), np.concatenate(alone).reshape(-1), rtol=1e-4, atol=1e-6, equal_nan=True)

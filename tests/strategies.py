@@ -71,6 +71,7 @@ class Call:
       outputs: the steps that the operator returns, in order.
       op_class, dtype, reduction: what the tolerance depends on.
       wrong: steps as they would be with an input in another order, by what was reordered: the tolerance must tell.
+      width: the least number of terms in the sums behind an entry, or of entries in a row.
     """
 
     operator: str
@@ -82,6 +83,7 @@ class Call:
     dtype: str
     reduction: int = 1
     wrong: Mapping[str, Mapping[str, np.ndarray]] = dataclasses.field(default_factory=dict)
+    width: int = 1 << 30
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # Hypothesis would print every number
         printer.text(repr(self))
@@ -239,7 +241,7 @@ def norm_calls(draw: st.DrawFn, operator: str, dtype: str, *, poison: bool = Fal
     residual = operator.endswith("residual")
     op_class = "matmul" if operator == "layernorm" else "vector"
     outputs = ("normed", "summed") if residual else ("normed",)
-    return Call(operator, arrays, {"eps": eps}, steps, outputs, op_class, dtype, hidden, wrong)
+    return Call(operator, arrays, {"eps": eps}, steps, outputs, op_class, dtype, hidden, wrong, hidden)
 
 
 def rope_tables(
@@ -328,6 +330,7 @@ def ffn_calls(draw: st.DrawFn, dtype: str, *, poison: bool = False, empty: bool 
     post_norm, ref_post = draw(norms(make, hidden)) if hidden > 1 else (None, None)
     if norm is None:  # three factors of x are multiplied: what float16 holds of them ends soon
         low, high = (0.1, 3.0) if dtype == "float16" else (1e-4, 100.0)
+        low = low if post_norm is None else 0.1  # beside the eps of a norm, less is nothing
         make.magnitude = min(max(make.magnitude, low), high)
     arrays: dict[str, Any] = {
         "x": make.poison(make.x(*lead, hidden), draw(nonfinite(poison))),
@@ -361,6 +364,7 @@ def ffn_calls(draw: st.DrawFn, dtype: str, *, poison: bool = False, empty: bool 
         dtype,
         max(hidden, intermediate),
         wrong,
+        min(hidden, intermediate),
     )
 
 
@@ -513,13 +517,14 @@ def attention_calls(
     arrays |= {"x": x, "weights": atbfn.AttentionWeights(**weights), "mask": mask}
     optional = {"rope": rope, "lengths": counts, "norm": norm, "residual": residual, "post_norm": post_norm}
     arrays |= {name: value for name, value in optional.items() if value is not None}
+    width = min(hidden, heads * head_dim)
     if not cached:
         steps = ref_attention.self_attention(x, allowed, **common)
         wrong = {
             name: ref_attention.self_attention(x, allowed, **(common | {"weights": w}))
             for name, w in wrong_weights.items()
         }
-        return Call("self_attention", arrays, static, steps, ("out",), "attention", dtype, max_seq, wrong)
+        return Call("self_attention", arrays, static, steps, ("out",), "attention", dtype, max_seq, wrong, width)
     layers = draw(st.sampled_from([None, 2]))
     caches = _caches(make, () if layers is None else (layers,), batch, kv_heads, max_seq, head_dim, pos)
     layer = None if layers is None else draw(st.sampled_from([0, 1]))
@@ -533,7 +538,7 @@ def attention_calls(
         for name, w in wrong_weights.items()
     }
     outputs = ("out", "k_cache", "v_cache")
-    return Call("attention_with_kv_cache", arrays, static, steps, outputs, "attention", dtype, max_seq, wrong)
+    return Call("attention_with_kv_cache", arrays, static, steps, outputs, "attention", dtype, max_seq, wrong, width)
 
 
 def _caches(

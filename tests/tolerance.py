@@ -21,7 +21,7 @@ nothing beside what the bound on each entry says already.
 
 
 SHORT_ROW = 16
-"""Rows of fewer entries are judged by the rms of the whole result.
+"""Rows of fewer entries are judged by the rms of the whole result, or their own where that is larger.
 
 The rms of a row stands for the size of the terms that were added up to its entries. In a row of one to a few entries
 all of them may have cancelled, and no arithmetic of 16 bits computes a cancelled sum to a relative bound.
@@ -70,7 +70,7 @@ def check(
     beyond the dtype's range. The mean signed error, beyond that of rounding the reference, must be within an
     eighth of the unit (see `MINIMUM_FOR_BIAS`).
 
-    Rows shorter than `SHORT_ROW` are judged by the rms of the whole array.
+    Rows shorter than `SHORT_ROW` are judged by the larger of their own rms and that of the whole array.
 
     Args:
       actual: array of the operator; its dtype says what it can represent.
@@ -153,9 +153,10 @@ def _row_rms(reference: np.ndarray, finite: np.ndarray) -> np.ndarray:
     if reference.ndim == 0:
         return np.abs(np.where(finite, reference, 0))
     squares = np.where(finite, reference, 0) ** 2
-    axis = -1 if reference.shape[-1] >= SHORT_ROW else None
-    count = np.maximum(np.sum(finite, axis=axis, keepdims=True), 1)
-    return np.sqrt(np.sum(squares, axis=axis, keepdims=True) / count)
+    rows = np.sum(squares, axis=-1, keepdims=True) / np.maximum(np.sum(finite, axis=-1, keepdims=True), 1)
+    if reference.shape[-1] < SHORT_ROW:
+        rows = np.maximum(rows, np.sum(squares) / max(np.sum(finite), 1))
+    return np.sqrt(rows)
 
 
 def _smallest(dtype: Any) -> float:

@@ -16,7 +16,7 @@ from atbfn.reference import attention as ref_attention
 from tests.contract.harness import MODES, check_call, examples, run, ways
 from tests.strategies import CALLS, DTYPES
 
-EXAMPLES = {"fused_ffn": 6, "attention_with_kv_cache": 4, "self_attention": 2, "flash_attention": 4}
+EXAMPLES = {"fused_ffn": 4, "attention_with_kv_cache": 2, "self_attention": 1, "flash_attention": 3}
 
 
 class NonFinite(chex.TestCase):

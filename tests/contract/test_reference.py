@@ -26,11 +26,11 @@ BY_MASK = [
 class Contract(chex.TestCase):
     """One body for all operators."""
 
-    def _agrees(self, count: int, operator: str, dtype: str, **options: Any) -> None:
+    def _agrees(self, count: int, operator: str, dtype: str, targets: Any = None, **options: Any) -> None:
         @examples(count, operator, dtype, *map(str, options.values()), str(self.variant.type))
         @given(CALLS[operator](dtype, **options))
         def agrees(call: Any) -> None:
-            check_everywhere(call, self.variant)
+            check_everywhere(call, self.variant, targets=targets)
 
         agrees()
 
@@ -42,7 +42,7 @@ class Contract(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.named_parameters((dtype, dtype) for dtype in DTYPES)
     def test_self_attention_agrees(self, dtype: str) -> None:
-        self._agrees(2, "self_attention", dtype)
+        self._agrees(1, "self_attention", dtype)
 
     @chex.variants(with_jit=True)
     @parameterized.named_parameters(*BY_MASK)
@@ -50,9 +50,9 @@ class Contract(chex.TestCase):
         self._agrees(1, operator, list(DTYPES)[(index + 1) % 3], kind=kind)
 
     @chex.variants(without_jit=True)
-    @parameterized.named_parameters(*BY_MASK[::2])
+    @parameterized.named_parameters(*BY_MASK[::3])
     def test_agrees_for_mask_eagerly(self, operator: str, kind: str, index: int) -> None:
-        self._agrees(1, operator, list(DTYPES)[index % 3], kind=kind)
+        self._agrees(1, operator, list(DTYPES)[index // 3 % 3], targets=["xla"], kind=kind)
 
     @chex.variants(with_jit=True)
     @parameterized.named_parameters((operator, operator) for operator in CALLS)
