@@ -6,8 +6,10 @@ The same examples every time, no database, and no deadline: compiling takes as l
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import jax
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -20,3 +22,11 @@ settings.register_profile("default", derandomize=True, database=None, max_exampl
 # Look for new failures: HYPOTHESIS_PROFILE=explore pytest tests/contract
 settings.register_profile("explore", max_examples=500, print_blob=True, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def unoptimized() -> Iterator[None]:
+    """XLA compiles quickly instead of well: for tests of rules and structure, where compiling is most of the time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

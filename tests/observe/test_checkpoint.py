@@ -16,6 +16,8 @@ import atbfn.fusion
 from atbfn.fusion import layer
 from atbfn.observe import CheckpointError, checkpoint
 
+pytestmark = pytest.mark.usefixtures("unoptimized")
+
 ROWS, N = 2, 3
 Toy = Callable[..., Any]
 EYE = jnp.eye(N)

@@ -17,6 +17,8 @@ import atbfn.fusion
 from atbfn.fusion import layer
 from atbfn.observe import intermediates
 
+pytestmark = pytest.mark.usefixtures("unoptimized")
+
 ROWS, N, LAYERS = 2, 3, 4
 STEPS = ("size", "gate", "out")
 Toy = Callable[..., Any]

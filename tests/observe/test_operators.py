@@ -13,6 +13,8 @@ import pytest
 import atbfn
 from atbfn import fusion
 
+pytestmark = pytest.mark.usefixtures("unoptimized")
+
 BATCH, Q_LEN, HIDDEN, INTERMEDIATE, HEADS, HEAD_DIM, MAX_SEQ, LAYERS = 2, 3, 8, 12, 2, 4, 6, 2
 ATTENTION_STEPS = ["norm", "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache"]
 ATTENTION_STEPS += ["scores", "probs", "context", "proj", "summed", "out"]

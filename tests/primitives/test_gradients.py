@@ -18,6 +18,8 @@ import atbfn
 
 BATCH, Q_LEN, HIDDEN, INTERMEDIATE = 2, 3, 6, 5
 HEADS, KV_HEADS, HEAD_DIM, MAX_SEQ = 4, 2, 4, 7
+pytestmark = pytest.mark.usefixtures("unoptimized")
+
 MODES = ("step_by_step", "fused", "fused_with_checkpoints")
 
 
