@@ -73,3 +73,14 @@ def test_data_movement_is_exact() -> None:
     check(g, g, "move", np.float16)
     with pytest.raises(AssertionError, match="out of bounds"):
         check(np.nextafter(g, np.float16(9)), g, "move", np.float16)
+
+
+def test_outliers() -> None:
+    bad = G.astype(np.float32)
+    bad[3, 5] += 1.5 * unit("matmul", np.float32) * max(np.sqrt(np.mean(G[3] ** 2)), abs(G[3, 5]))
+    with pytest.raises(AssertionError, match="out of bounds"):
+        check(bad, G, "matmul", np.float32)
+    check(bad, G, "matmul", np.float32, outliers=1 / 1000)
+    bad[3, 6] = bad[3, 6] + 1
+    with pytest.raises(AssertionError, match="out of bounds"):
+        check(bad, G, "matmul", np.float32, outliers=1 / 100)
