@@ -216,7 +216,13 @@ def generate(
         ),
     ] = None,
     mode: Annotated[Mode | None, typer.Option(help="How operators run. Default: as configured, else fused.")] = None,
-    target: Annotated[Target | None, typer.Option(help="Where they run. Default: as configured, else auto.")] = None,
+    target: Annotated[
+        Target | None,
+        typer.Option(
+            help="Where they run. auto takes what is best for each operator; a target named here must be able to do "
+            "them all (see atbfn doctor). Default: as configured, else auto."
+        ),
+    ] = None,
     dtype: Annotated[DType, typer.Option(help="What weights, caches and activations are held in.")] = DType.FLOAT32,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after this many tokens.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token each time.")] = 0.0,
@@ -233,7 +239,8 @@ def generate(
         bool,
         typer.Option(
             "--unroll",
-            help="Do not scan over layers, so that a pattern such as decoder/3 in ATBFN_CONFIG can tell them apart.",
+            help="Do not scan over layers, so that a pattern such as decoder/3 in ATBFN_CONFIG can tell them apart; "
+            "compiling takes longer.",
         ),
     ] = False,
 ) -> None:

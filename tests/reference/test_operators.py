@@ -8,11 +8,12 @@ import math
 import numpy as np
 import pytest
 
+import atbfn
 from atbfn.reference import masks
 from atbfn.reference.attention import AttentionWeights, Rope, attention_with_kv_cache, flash_attention, self_attention
 from atbfn.reference.ffn import fused_ffn
 from atbfn.reference.kv_cache import fits, kv_cache_update
-from atbfn.reference.norm import LayerNorm, RMSNorm, layernorm, rmsnorm
+from atbfn.reference.norm import LayerNorm, RMSNorm, layernorm, normalize, rmsnorm
 from atbfn.reference.rope import frequencies, rope, tables
 
 RNG = np.random.default_rng(1)
@@ -37,6 +38,12 @@ def test_kv_cache_update() -> None:
     np.testing.assert_array_equal(out[1, :, :, 1:4], k)
     np.testing.assert_array_equal(kv_cache_update(stack, stack, k, v, 1, layer=2)["k_cache"], stack)
     assert kv_cache_update(k_cache.astype(np.float16), v_cache, k, v, 0)["k_cache"].dtype == np.float16
+
+
+def test_norms_are_told_apart_by_their_fields() -> None:
+    x, gamma = normal(2, 5), normal(5)
+    for ours, theirs in ((RMSNorm(gamma), atbfn.RMSNorm(gamma)), (LayerNorm(gamma), atbfn.LayerNorm(gamma))):
+        np.testing.assert_array_equal(normalize(theirs, x), normalize(dataclasses.replace(ours, eps=theirs.eps), x))
 
 
 @pytest.mark.parametrize("gated", [True, False])
