@@ -12,6 +12,10 @@ def main() -> None:
 
         sys.exit(run())
     try:
+        if sys.argv[1:2] == ["ascendc"]:  # needs none of what the other commands import
+            from atbfn.ascendc.cli import app as ascendc
+
+            ascendc(args=sys.argv[2:], prog_name="atbfn ascendc")
         from atbfn.cli import app
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):

@@ -1,4 +1,4 @@
-"""The command line: `generate`, `demo` and `doctor`. Text goes to stdout, everything about it to stderr."""
+"""The command line: `generate`, `demo`, `doctor` and `ascendc`. Text goes to stdout, everything about it to stderr."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import atbfn
+from atbfn.ascendc.cli import app as ascendc
 from atbfn.fusion import resolve
 from atbfn.models import generation, llama
 from atbfn.models.extras import smollm2
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(ascendc)
 
 
 class Mode(enum.StrEnum):

@@ -49,7 +49,7 @@ def report() -> tuple[Section, ...]:
     """Everything that `run` prints."""
     return (
         Section("versions", (*_versions(), *_extras())),
-        Section("machine", (*_devices(), _instruction_sets(), _kernels())),
+        Section("machine", (*_devices(), _instruction_sets(), _kernels(), _emulator())),
         Section("targets", _targets()),
         Section("configuration", _configuration()),
         Section("bundled models", _models()),
@@ -163,6 +163,13 @@ def _kernels() -> Row:
     build = importlib.import_module("atbfn._build_info")
     version = ".".join(map(str, importlib.import_module("atbfn._kernels").ffi_api_version))
     return Row("compiled kernels", f"{build.COMPILER}, jaxlib {build.JAXLIB} headers (FFI interface {version})", True)
+
+
+def _emulator() -> Row:
+    from atbfn.ascendc import build
+
+    works, what = build.status()
+    return Row("Ascend C emulator", what if works else f"not available: {what}", works)
 
 
 def _targets() -> tuple[Row, ...]:

@@ -142,16 +142,18 @@ void Within(const Tensor& dst, const Tensor& src, const Blocks& b, int64_t longe
     in.require(!a5 || b.length % 2 == 0, "range", "blockLen is %u; into the bias table it is even", b.length);
     if (b.count == 0 || b.length == 0) return;
     const int64_t unit = a5 ? 32 : 64, bytes = b.length * unit, grown = widen ? bytes * 2 : bytes;
-    const uint8_t* source = in.read(src, 0, bytes, 1, b.count, bytes + b.src_gap * kBlock);
+    const uint8_t* source = in.read_any(src, 0, bytes, 1, b.count, bytes + b.src_gap * kBlock);
     uint8_t* target = in.write(dst, 0, grown, 0, b.count, grown + b.dst_gap * unit);
     for (int64_t i = 0; i < b.count; ++i) {
       const uint8_t* s = source + i * (bytes + b.src_gap * kBlock);
       uint8_t* t = target + i * (grown + b.dst_gap * unit);
       if (!widen) {
         std::memcpy(t, s, static_cast<size_t>(bytes));
+        CarryDefined(in, dst, t - target, src, s - source, bytes, src.element);
         continue;
       }
       for (int64_t e = 0; e < bytes / 2; ++e) {
+        if (!Defined(in, src, s - source + e * 2, 2)) Undefine(in, dst, t - target + e * 4, 4);
         const float value = static_cast<float>(ToDouble(s + e * 2, src.dtype));
         std::memcpy(t + e * 4, &value, 4);
       }

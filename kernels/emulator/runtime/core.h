@@ -122,6 +122,7 @@ struct Core {
   Memory memory[kSpaces];
   std::vector<Buffer> buffers;
   Registers registers;
+  uint16_t merged[4] = {};  // what the last MrgSort took of each list
   void* pointers[4] = {};
 
   Clocks clock{};                              // issued, by pipe

@@ -83,42 +83,91 @@ struct Operands {
   bool gemv, nz;     // A is one row; A's fractals run down columns
 };
 
-// The bytes that hold values: what lies beside them in the fractals is not looked at.
-void ReadOperands(Instruction& in, const Tensor& a, const Tensor& b, const Operands& o, DType dtype, int64_t b_k,
-                  int64_t b_k1) {
-  const int64_t bits = dtype == DType::I4 ? 4 : a.element * 8;
+// A piece of an operand: `count` times `bytes`, `stride` apart.
+struct Span {
+  int64_t offset, bytes, count, stride;
+};
+
+// The bytes of an operand that the matrix lies in; what is beside them in the fractals is not looked at. `lines` are the
+// rows of A or the columns of B, 32 bytes of each in a fractal.
+std::vector<Span> SpansOfA(const Operands& o, int64_t bits) {
   const auto bytes = [&](int64_t elements) { return CeilDiv(elements * bits, 8); };
   const int64_t tail = o.k % o.k0, full = o.k / o.k0;
+  std::vector<Span> spans;
   if (o.gemv) {
-    in.read(a, 0, bytes(o.k), 1);
+    spans.push_back({0, bytes(o.k), 1, 0});
   } else if (o.nz) {
-    if (full > 0) in.read(a, 0, o.m * kBlock, 1, full, o.m1 * kFractal);
-    if (tail > 0) in.read(a, full * o.m1 * kFractal, bytes(tail), 1, o.m, kBlock);
+    if (full > 0) spans.push_back({0, o.m * kBlock, full, o.m1 * kFractal});
+    if (tail > 0) spans.push_back({full * o.m1 * kFractal, bytes(tail), o.m, kBlock});
   } else {
     const int64_t rest = o.m % 16, rows = o.m / 16;
     if (full > 0) {
-      if (full == o.a_k1) in.read(a, 0, rows * full * kFractal, 1);
-      else in.read(a, 0, full * kFractal, 1, rows, o.a_k1 * kFractal);
-      if (rest > 0) in.read(a, rows * o.a_k1 * kFractal, rest * kBlock, 1, full, kFractal);
+      if (full == o.a_k1) spans.push_back({0, rows * full * kFractal, 1, 0});
+      else spans.push_back({0, full * kFractal, rows, o.a_k1 * kFractal});
+      if (rest > 0) spans.push_back({rows * o.a_k1 * kFractal, rest * kBlock, full, kFractal});
     }
     if (tail > 0)
       for (int64_t r = 0; r < o.m1; ++r)
-        in.read(a, (r * o.a_k1 + full) * kFractal, bytes(tail), 1, std::min<int64_t>(16, o.m - 16 * r), kBlock);
+        spans.push_back({(r * o.a_k1 + full) * kFractal, bytes(tail), std::min<int64_t>(16, o.m - 16 * r), kBlock});
   }
-  const int64_t b_tail = b_k % o.k0, b_full = b_k / o.k0;
-  if (b_full > 0) {
-    if (o.n % 16 == 0) in.read(b, 0, b_full * o.n1 * kFractal, 2);
-    else in.read(b, 0, o.n * kBlock, 2, b_full, o.n1 * kFractal);
+  return spans;
+}
+
+std::vector<Span> SpansOfB(const Operands& o, int64_t bits, int64_t k) {
+  const int64_t tail = k % o.k0, full = k / o.k0;
+  std::vector<Span> spans;
+  if (full > 0) {
+    if (o.n % 16 == 0) spans.push_back({0, full * o.n1 * kFractal, 1, 0});
+    else spans.push_back({0, o.n * kBlock, full, o.n1 * kFractal});
   }
-  if (b_tail > 0) in.read(b, b_full * o.n1 * kFractal, bytes(b_tail), 2, o.n, kBlock);
-  (void)b_k1;
+  if (tail > 0) spans.push_back({full * o.n1 * kFractal, CeilDiv(tail * bits, 8), o.n, kBlock});
+  return spans;
+}
+
+// Where the 32 bytes of row `row` of A lie for fractal k1.
+int64_t PlaceInA(const Operands& o, int64_t row, int64_t k1) {
+  return (o.nz ? k1 * o.m1 + row / 16 : row / 16 * o.a_k1 + k1) * kFractal + row % 16 * kBlock;
+}
+int64_t PlaceInB(const Operands& o, int64_t column, int64_t k1) {
+  return (k1 * o.n1 + column / 16) * kFractal + column % 16 * kBlock;
+}
+
+// Reads an operand. Programs may multiply whole fractals whose last rows nothing was loaded into, as long as they do not
+// use what comes of them: such rows are marked in `undefined`. When there are no others, it is an error here.
+template <class Place>
+void ReadOperand(Instruction& in, const Tensor& tensor, const std::vector<Span>& spans, int argument, int64_t lines,
+                 int64_t k, int64_t k0, int64_t bits, bool straight, Place place, std::vector<char>& undefined) {
+  bool defined = true;
+  for (const Span& span : spans) {
+    in.read_any(tensor, span.offset, span.bytes, argument, span.count, span.stride);
+    for (int64_t i = 0; defined && i < span.count; ++i)
+      defined = Defined(in, tensor, span.offset + i * span.stride, span.bytes);
+  }
+  undefined.clear();
+  if (defined) return;
+  undefined.assign(static_cast<size_t>(lines), 0);
+  int64_t good = 0;
+  for (int64_t line = 0; line < lines && !straight; ++line) {
+    for (int64_t x = 0; x * k0 < k && !undefined[static_cast<size_t>(line)]; ++x)
+      if (!Defined(in, tensor, place(line, x), CeilDiv(std::min(k0, k - x * k0) * bits, 8)))
+        undefined[static_cast<size_t>(line)] = 1;
+    good += !undefined[static_cast<size_t>(line)];
+  }
+  if (good == 0)
+    for (const Span& span : spans) in.read(tensor, span.offset, span.bytes, argument, span.count, span.stride);
+}
+
+void ReadOperands(Instruction& in, const Tensor& a, const Tensor& b, const Operands& o, DType dtype, int64_t b_k,
+                  std::vector<char>& rows, std::vector<char>& columns) {
+  const int64_t bits = dtype == DType::I4 ? 4 : a.element * 8;
+  ReadOperand(in, a, SpansOfA(o, bits), 1, o.m, o.k, o.k0, bits, o.gemv,
+              [&](int64_t line, int64_t x) { return PlaceInA(o, line, x); }, rows);
+  ReadOperand(in, b, SpansOfB(o, bits, b_k), 2, o.n, b_k, o.k0, bits, false,
+              [&](int64_t line, int64_t x) { return PlaceInB(o, line, x); }, columns);
 }
 
 // The row of a fractal of A: 32 bytes.
-const uint8_t* RowOfA(const uint8_t* a, const Operands& o, int64_t row, int64_t k1) {
-  const int64_t fractal = o.nz ? k1 * o.m1 + row / 16 : row / 16 * o.a_k1 + k1;
-  return a + fractal * kFractal + row % 16 * kBlock;
-}
+const uint8_t* RowOfA(const uint8_t* a, const Operands& o, int64_t row, int64_t k1) { return a + PlaceInA(o, row, k1); }
 
 int32_t Saturate(int64_t value) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX));
@@ -136,20 +185,23 @@ void CheckMatrixOperands(Instruction& in, const Tensor& c, const Tensor& a, cons
   Range(in, "k", p.k, 0, 4095);
 }
 
-// Where the results of one instruction come from, and that they are ordered behind those of the one before.
+// Where the results of one instruction start from.
 struct Start {
   bool zero, table;
   const uint8_t* bias;
+  std::vector<int64_t> undefined;  // elements of the result, by byte, whose start holds nothing
 };
 
+// That results are ordered behind those of the instruction before.
 void OrderResults(Instruction& in, const Multiply& p) {
   // From ten fractals of results on, the unit itself keeps one Mmad behind the other; below, a PipeBarrier must.
   if ((p.m / 16) * (p.n / 16) >= 10) in.ordered_after(Pipe::M);
   if (p.unit_flag != 0) in.ordered_after(Pipe::FIX);
 }
 
-Start ReadStart(Instruction& in, const Tensor& c, const Tensor* bias, const Multiply& p, const Operands& o) {
-  Start start{p.start_at_zero, p.source_is_bias_table, nullptr};
+Start ReadStart(Instruction& in, const Tensor& c, const Tensor* bias, const Multiply& p, const Operands& o,
+                std::vector<char>& columns) {
+  Start start{p.start_at_zero, p.source_is_bias_table, nullptr, {}};
   if (bias != nullptr) {
     in.lies_in(*bias, Bit(Space::BT) | Bit(Space::L0C), 3);
     start.table = bias->space == Space::BT;
@@ -165,11 +217,47 @@ Start ReadStart(Instruction& in, const Tensor& c, const Tensor* bias, const Mult
     table.space = Space::BT;
     if (bias != nullptr) table = *bias;
     in.align(table, 64, 3);
-    start.bias = in.read(table, 0, o.n * 4, bias != nullptr ? 3 : -1);
+    const int argument = bias != nullptr ? 3 : -1;
+    start.bias = in.read_any(table, 0, o.n * 4, argument);
+    if (!Defined(in, table, 0, o.n * 4)) {
+      columns.resize(static_cast<size_t>(o.n), 0);
+      int64_t good = 0;
+      for (int64_t n = 0; n < o.n; ++n) {
+        if (!Defined(in, table, n * 4, 4)) columns[static_cast<size_t>(n)] = 1;
+        good += !columns[static_cast<size_t>(n)];
+      }
+      if (good == 0) in.read(table, 0, o.n * 4, argument);
+    }
   } else {
-    in.read(c, 0, o.m * 16 * c.element, 0, o.n1, o.m1 * 256 * c.element);
+    const int64_t column = o.m1 * 256 * c.element, bytes = o.m * 16 * c.element;
+    in.read_any(c, 0, bytes, 0, o.n1, column);
+    int64_t good = 0;
+    for (int64_t n1 = 0; n1 < o.n1; ++n1) {
+      if (Defined(in, c, n1 * column, bytes)) {
+        ++good;
+        continue;
+      }
+      for (int64_t i = n1 * column; i < n1 * column + bytes; i += c.element) {
+        if (!Defined(in, c, i, c.element)) start.undefined.push_back(i);
+        else ++good;
+      }
+    }
+    if (good == 0) in.read(c, 0, bytes, 0, o.n1, column);
   }
   return start;
+}
+
+// Takes the mark away from results that come of operands which hold nothing.
+void UndefineResults(Instruction& in, const Tensor& c, const Operands& o, const Start& start, const std::vector<char>& rows,
+                     const std::vector<char>& columns) {
+  const int64_t element = c.element, column = o.m1 * 256 * element;
+  for (const int64_t at : start.undefined) Undefine(in, c, at, element);
+  for (int64_t r = 0; r < static_cast<int64_t>(rows.size()); ++r)
+    if (rows[static_cast<size_t>(r)])
+      for (int64_t n1 = 0; n1 < o.n1; ++n1) Undefine(in, c, n1 * column + r * 16 * element, 16 * element);
+  for (int64_t n = 0; n < static_cast<int64_t>(columns.size()); ++n)
+    if (columns[static_cast<size_t>(n)])
+      for (int64_t r = 0; r < o.m; ++r) Undefine(in, c, n / 16 * column + (r * 16 + n % 16) * element, element);
 }
 
 }  // namespace
@@ -221,9 +309,11 @@ void Mmad(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* bias,
   o.nz = Arch() == 3510 && !o.gemv;
   const int64_t fractal = 256 * c.element, column = o.m1 * fractal;
   OrderResults(in, p);
-  ReadOperands(in, a, b, o, a.dtype, o.k, o.k1);
-  const Start start = ReadStart(in, c, bias, p, o);
+  std::vector<char> no_rows, no_columns;
+  ReadOperands(in, a, b, o, a.dtype, o.k, no_rows, no_columns);
+  const Start start = ReadStart(in, c, bias, p, o, no_columns);
   uint8_t* result = in.write(c, 0, o.n1 * column, 0);
+  UndefineResults(in, c, o, start, no_rows, no_columns);
   UseUnitFlags(in, p.unit_flag, c, o.n1 * column, true, "Fixpipe");
 
   const uint8_t* left = in.data(a);
@@ -376,9 +466,11 @@ void MmadSparse(const Tensor& c, const Tensor& a, const Tensor& b, const Multipl
   // A has all k columns, B half as many rows: of each four elements of A, two are picked.
   const int64_t kept = CeilDiv(o.k, 2), column = o.m1 * kResultFractal;
   OrderResults(in, p);
-  ReadOperands(in, a, b, o, DType::I8, kept, CeilDiv(kept, 32));
-  const Start start = ReadStart(in, c, nullptr, p, o);
+  std::vector<char> no_rows, no_columns;
+  ReadOperands(in, a, b, o, DType::I8, kept, no_rows, no_columns);
+  const Start start = ReadStart(in, c, nullptr, p, o, no_columns);
   uint8_t* result = in.write(c, 0, o.n1 * column, 0);
+  UndefineResults(in, c, o, start, no_rows, no_columns);
   UseUnitFlags(in, p.unit_flag, c, o.n1 * column, true, "Fixpipe");
   const SparseIndex& index = IndexOf(in.core());
   for (int64_t f = 0; f < CeilDiv(kept, 32) * o.n1; ++f)
@@ -578,10 +670,11 @@ void Convert(uint8_t* to, const uint8_t* from, int64_t count, const Mode& mode, 
   std::memcpy(to, bits, static_cast<size_t>(count) * 2);
 }
 
-// One place for both destinations: `write` declares a piece, `put` stores bytes at an offset.
-template <class WriteFn, class PutFn>
+// One place for both destinations: `write` declares a piece, `put` stores bytes at an offset, `forget` says that those at an
+// offset hold nothing.
+template <class WriteFn, class PutFn, class ForgetFn>
 void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix& p, DType to, int element, bool to_gm,
-         WriteFn write, PutFn put) {
+         WriteFn write, PutFn put, ForgetFn forget) {
   in.lies_in(src, Bit(Space::L0C), 1);
   in.align(src, 64, 1);
   const Mode& mode = FindMode(in, p.quant, src.dtype, to);
@@ -612,11 +705,32 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
   const int64_t row_step = layout == FixLayout::Columns ? std::max<int64_t>(p.src_row_stride, 1) * row : row;
   const int64_t src_column = p.src_stride * row, src_matrix = p.src_matrix_stride * (p.elements ? row : kResultFractal);
   if (p.unit_flag != 0) in.ordered_after(Pipe::M);
+  const auto place = [&](int64_t i, int64_t m, int64_t n) { return i * src_matrix + n / 16 * src_column + m * row_step + n % 16 * 4; };
   for (int64_t i = 0; i < matrices; ++i)
     for (int64_t b = 0; b < blocks; ++b) {
-      if (row_step == row) in.read(src, i * src_matrix + b * src_column, p.m * row, 1);
-      else in.read(src, i * src_matrix + b * src_column, row, 1, p.m, row_step);
+      if (row_step == row) in.read_any(src, place(i, 0, b * 16), p.m * row, 1);
+      else in.read_any(src, place(i, 0, b * 16), row, 1, p.m, row_step);
     }
+  // Padding at the end of the last fractals may go out as it is; anything else that holds nothing may not.
+  std::vector<std::pair<int64_t, int64_t>> limits(static_cast<size_t>(matrices), {p.m, p.n});
+  for (int64_t i = 0; i < matrices; ++i) {
+    bool defined = true;
+    for (int64_t b = 0; defined && b < blocks; ++b) {
+      const int64_t bytes = std::min<int64_t>(16, p.n - b * 16) * 4;
+      if (row_step == row && bytes == row) defined = Defined(in, src, place(i, 0, b * 16), p.m * row);
+      else for (int64_t m = 0; defined && m < p.m; ++m) defined = Defined(in, src, place(i, m, b * 16), bytes);
+    }
+    if (defined) continue;
+    int64_t rows = 0, columns = 0;
+    while (rows < p.m && Defined(in, src, place(i, rows, 0), 4)) ++rows;
+    while (columns < p.n && Defined(in, src, place(i, 0, columns), 4)) ++columns;
+    if (rows == 0 || rows <= p.m - 16) in.read(src, place(i, rows < p.m ? rows : 0, 0), 4, 1);
+    if (columns == 0 || columns <= static_cast<int64_t>(p.n) - 32) in.read(src, place(i, 0, columns < p.n ? columns : 0), 4, 1);
+    for (int64_t m = 0; m < rows; ++m)
+      for (int64_t n = 0; n < columns; ++n)
+        if (!Defined(in, src, place(i, m, n), 4)) in.read(src, place(i, m, n), 4, 1);
+    limits[static_cast<size_t>(i)] = {rows, columns};
+  }
   std::vector<Scale> scales;
   if (mode.vector) {
     const uint8_t* from;
@@ -667,7 +781,7 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
     if (layout == FixLayout::Columns) {
       for (int64_t n = 0; n < p.n; ++n)
         for (int64_t m = 0; m < p.m; ++m) {
-          Convert(line, source + i * src_matrix + n / 16 * src_column + m * row_step + n % 16 * 4, 1, mode,
+          Convert(line, source + place(i, m, n), 1, mode,
                   &scales[static_cast<size_t>(n)], p.relu, p.clip, element);
           put((i * p.dst_matrix_stride + n * p.dst_stride + m) * element, line, element);
         }
@@ -675,15 +789,18 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
     }
     for (int64_t m = 0; m < p.m; ++m) {
       for (int64_t b = 0; b < blocks; ++b)
-        Convert(line + b * 16 * element, source + i * src_matrix + b * src_column + m * row,
+        Convert(line + b * 16 * element, source + place(i, m, b * 16),
                 std::min<int64_t>(16, p.n - b * 16), mode, &scales[static_cast<size_t>(b * 16)], p.relu, p.clip, element);
       if (layout == FixLayout::Rows) {
         put((i * p.dst_matrix_stride + m * p.dst_stride) * element, line, p.n * element);
         continue;
       }
       for (int64_t n = 0; n < p.n; n += wide) {
-        const int64_t width = std::min(wide, p.n - n) * element;
-        put(n / wide * step + m * width, line + n * element, width);
+        const int64_t width = std::min(wide, p.n - n) * element, at = n / wide * step + m * width;
+        put(at, line + n * element, width);
+        const auto [rows, columns] = limits[static_cast<size_t>(i)];
+        const int64_t good = m >= rows ? 0 : std::clamp<int64_t>((columns - n) * element, 0, width);
+        if (good < width) forget(at + good, width - good);
       }
     }
   }
@@ -703,7 +820,8 @@ void Fixpipe(const Global& dst, const Tensor& src, const Tensor* workspace, cons
   Run(
       in, src, workspace, p, dst.dtype, dst.element, true,
       [&](int64_t offset, int64_t bytes, int64_t count, int64_t stride) { in.write(dst, offset, bytes, 0, count, stride); },
-      [&](int64_t offset, const uint8_t* from, int64_t bytes) { in.store(dst.address + offset, from, bytes, dst.dtype); });
+      [&](int64_t offset, const uint8_t* from, int64_t bytes) { in.store(dst.address + offset, from, bytes, dst.dtype); },
+      [](int64_t, int64_t) {});
 }
 
 void Fixpipe(const Tensor& dst, const Tensor& src, const Tensor* workspace, const Fix& p, Where where) {
@@ -719,7 +837,8 @@ void Fixpipe(const Tensor& dst, const Tensor& src, const Tensor* workspace, cons
       [&](int64_t offset, int64_t bytes, int64_t count, int64_t stride) { in.write(dst, offset, bytes, 0, count, stride); },
       [&](int64_t offset, const uint8_t* from, int64_t bytes) {
         std::memcpy(in.data(dst) + offset, from, static_cast<size_t>(bytes));
-      });
+      },
+      [&](int64_t offset, int64_t bytes) { Undefine(in, dst, offset, bytes); });
 }
 
 }  // namespace atbfn::emulator

@@ -51,14 +51,19 @@ inline Walk Resolve(Instruction& in, const Lanes& lanes, int element) {
     walk.counted = walk.dense = true;
     walk.total = lanes.set_mask ? lanes.count : static_cast<int64_t>(in.core().registers.mask_low);
     walk.repeats = (walk.total + walk.per_repeat - 1) / walk.per_repeat;
+    // On the device this form sets the mask for itself, and leaves it full and in normal mode.
+    Registers& registers = in.core().registers;
+    registers.mask_count = false;
+    registers.mask_low = registers.mask_high = ~0ull;
     return walk;
   }
   in.require(lanes.repeats >= 0 && lanes.repeats <= 255, "repeat", "the repeat count is %lld, it must be from 0 to 255",
              static_cast<long long>(lanes.repeats));
-  const Registers& registers = in.core().registers;
+  Registers& registers = in.core().registers;
   walk.repeats = lanes.repeats;
-  if (!lanes.set_mask && registers.mask_count) {
+  if (registers.mask_count) {  // the mask is a number of elements, and the repeats follow from it
     walk.counted = true;
+    if (lanes.set_mask) registers.mask_low = lanes.form == Lanes::Bits ? lanes.low : static_cast<uint64_t>(lanes.count);
     walk.total = static_cast<int64_t>(registers.mask_low);
     walk.repeats = (walk.total + walk.per_repeat - 1) / walk.per_repeat;
     return walk;
@@ -82,6 +87,10 @@ inline Walk Resolve(Instruction& in, const Lanes& lanes, int element) {
     walk.low = lanes.count >= 64 ? ~0ull : (1ull << lanes.count) - 1;
     walk.high = lanes.count <= 64 ? 0 : lanes.count >= 128 ? ~0ull : (1ull << (lanes.count - 64)) - 1;
     if (lanes.count == 0) walk.repeats = 0;  // documented as doing nothing
+  }
+  if (lanes.set_mask) {  // the register keeps what the call set
+    registers.mask_low = walk.low;
+    registers.mask_high = walk.high;
   }
   return walk;
 }

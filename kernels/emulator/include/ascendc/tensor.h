@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ascendc/types.h"
+#include "atbfn/vector.h"
 
 namespace AscendC {
 
@@ -42,6 +43,18 @@ constexpr uint64_t PackAddress(const emu::Tensor& t) {
 
 template <class T>
 class LocalTensor;
+
+// What `a + b` and `a < b` of tensors are, until they are assigned to a tensor.
+template <class T>
+struct TensorExpression {
+  emu::BinaryOp op;
+  LocalTensor<T> a, b;
+};
+template <class T>
+struct TensorComparison {
+  CMPMODE mode;
+  LocalTensor<T> a, b;
+};
 
 // An element of on-chip memory, accessed by the scalar unit.
 template <class T>
@@ -89,6 +102,24 @@ class LocalTensor {
     tensor_.dtype = DTypeOf<T>();
     tensor_.element = sizeof(T);
   }
+
+  // dst = a + b, for all elements of dst.
+  template <class U>
+  void operator=(const TensorExpression<U>& expression);
+  template <class U>
+  void operator=(const TensorComparison<U>& comparison);
+  TensorExpression<T> operator+(const LocalTensor& b) const { return {emu::BinaryOp::Add, *this, b}; }
+  TensorExpression<T> operator-(const LocalTensor& b) const { return {emu::BinaryOp::Sub, *this, b}; }
+  TensorExpression<T> operator*(const LocalTensor& b) const { return {emu::BinaryOp::Mul, *this, b}; }
+  TensorExpression<T> operator/(const LocalTensor& b) const { return {emu::BinaryOp::Div, *this, b}; }
+  TensorExpression<T> operator|(const LocalTensor& b) const { return {emu::BinaryOp::Or, *this, b}; }
+  TensorExpression<T> operator&(const LocalTensor& b) const { return {emu::BinaryOp::And, *this, b}; }
+  TensorComparison<T> operator<(const LocalTensor& b) const { return {CMPMODE::LT, *this, b}; }
+  TensorComparison<T> operator>(const LocalTensor& b) const { return {CMPMODE::GT, *this, b}; }
+  TensorComparison<T> operator==(const LocalTensor& b) const { return {CMPMODE::EQ, *this, b}; }
+  TensorComparison<T> operator<=(const LocalTensor& b) const { return {CMPMODE::LE, *this, b}; }
+  TensorComparison<T> operator>=(const LocalTensor& b) const { return {CMPMODE::GE, *this, b}; }
+  TensorComparison<T> operator!=(const LocalTensor& b) const { return {CMPMODE::NE, *this, b}; }
 
   uint64_t GetPhyAddr() const { return PackAddress(tensor_); }
   uint64_t GetPhyAddr(uint32_t offset) const { return PackAddress(tensor_) + BytesOf<T>(offset); }

@@ -88,6 +88,8 @@ namespace AscendC {
 
 // Two 4-bit integers in a byte; sizes and offsets of an int4b_t tensor count the 4-bit elements.
 struct int4b_t {
+  int4b_t() = default;
+  constexpr int4b_t(int value) : storage(static_cast<uint8_t>(value & 15)) {}
   uint8_t storage;
 };
 

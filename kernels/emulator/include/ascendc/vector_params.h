@@ -148,6 +148,8 @@ struct VdeqInfo {
 };
 
 enum class ReduceType { NONE = -1, SUM = 0, MAX, MIN };
-enum class SaturationMode { SAT_MODE_CAST = 0, SAT_MODE_NORMAL = 1, CAST = 0, FLOAT_CAL = 1 };
+enum class SaturationMode : uint8_t { FLOAT, FLOAT8, INT, CAST };
+enum class OverrideStrategy : uint8_t { USE_API = 0, USE_GLOBAL = 1 };
+enum class SpecialPurposeReg { AR = 0 };
 
 }  // namespace AscendC

@@ -47,8 +47,6 @@ void Axpy(const Operand& dst, const Operand& src, Scalar scalar, const Lanes& la
 void Cast(const char* name, const Operand& dst, const Operand& src, int round, const Lanes& lanes, Where where);
 void BinaryCast(BinaryOp op, const char* name, const Operand& dst, const Operand& a, const Operand& b, const Lanes& lanes,
                 Where where);
-void CastDequantize(const Operand& dst, const Operand& src, bool by_vector, bool half_block, const Lanes& lanes, Where where);
-void AddDequantizeRelu(const Operand& dst, const Operand& a, const Operand& b, const Lanes& lanes, Where where);
 void Duplicate(const Operand& dst, Scalar scalar, const Lanes& lanes, Where where);
 void VectorIndex(const Operand& dst, Scalar first, const Lanes& lanes, Where where);
 void Broadcast(const Tensor& dst, const Tensor& src, int repeats, uint32_t block, uint32_t repeat, Where where);
@@ -109,6 +107,7 @@ struct Merge {
   uint16_t valid;
   uint16_t repeats;
 };
+void MergedCounts(uint16_t (&taken)[4]);  // of the last MergeSorted, by list
 void MergeSorted(const Tensor& dst, const Tensor (&src)[4], Merge merge, Where where);
 
 uint64_t ToBits(DType dtype, double value);
