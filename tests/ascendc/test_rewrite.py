@@ -32,7 +32,7 @@ def test_a_launch() -> None:
     assert out.splitlines()[1] == (
         'void f() { ::atbfn::emulator::Launch{::atbfn::emulator::Kind::Vector, "add", "a.asc", 2, '
         "static_cast<::std::int64_t>(8), ( nullptr), ( stream)}"
-        "([](auto... atbfn_a) { return add(atbfn_a...); }, x, y); }"
+        "([](auto&... atbfn_a) { return add(atbfn_a...); }, x, y); }"
     )
 
 

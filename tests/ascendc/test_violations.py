@@ -34,8 +34,8 @@ def cases() -> list[tuple[str, int, int, str]]:
 def test_is_refused_where_and_why(name: str, case: int, line: int, rule: str, threads: int) -> None:
     strict = rule == "auto-sync"
     result = run(build(FOLDER / name), str(case), strict=strict, threads=threads)
-    first = result.stderr.splitlines()[0] if result.stderr else result.stdout
     assert result.returncode == 1, result.stdout + result.stderr
+    first = next(text for text in result.stderr.splitlines() if ": error: " in text)
     assert re.fullmatch(rf".*{re.escape(name)}:{line}: error: .* \[({rule})\]", first), result.stderr
     assert "in: kernel" in result.stderr
 

@@ -19,5 +19,6 @@
 
 #include "ascendc/copy.h"
 #include "ascendc/cube.h"
+#include "ascendc/standard.h"
 #include "ascendc/system.h"
 #include "ascendc/vector.h"

@@ -229,7 +229,8 @@ bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t 
     std::fflush(stdout);
     for (auto& core : launch.cores)
       if (failure.empty() && core->refusal && !core->refusal->text.empty()) failure = core->refusal->text;
-    if (failure.empty()) failure = launch.deadlock;
+    const std::string in_kernel = Format("   in: kernel %s\n", name);
+    if (failure.empty() && !launch.deadlock.empty()) failure = launch.deadlock + in_kernel;
     if (failure.empty()) failure = SweepGm(launch);
     if (failure.empty())
       for (auto& core : launch.cores)
@@ -242,7 +243,7 @@ bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t 
                               Format("the kernel ends and core %s has not waited for flag %d, set %zu times too often; it "
                                      "stays set for the next kernel",
                                      core->label.c_str(), id, core->arrived[id].size())) +
-                      Help(Format("one CrossCoreWaitFlag(%d) on %s for every set", id, core->label.c_str()));
+                      Help(Format("one CrossCoreWaitFlag(%d) on %s for every set", id, core->label.c_str())) + in_kernel;
           }
     if (failure.empty()) {
       BuildTimeline(launch);

@@ -251,9 +251,11 @@ void Instruction::hazard(const Tensor& tensor, uint32_t address, bool writing, P
   const Event& earlier = core_.events[core_.by_clock[static_cast<int>(other)][clock - 1]];
   const bool same = other == pipe_;
   const bool automatic = AutoSync(core_, other, pipe_);
-  // Small results accumulated without a barrier: documented as needed, yet missing in published programs that work.
+  // Two that published programs which work do without a barrier: accumulating small results, where the documentation asks
+  // for one, and loading an operand again before the cube unit has used it.
   const bool accumulating = same && pipe_ == Pipe::M && tensor.space == Space::L0C;
-  const bool tolerated = (automatic || accumulating) && !GlobalOptions().strict;
+  const bool reloading = same && pipe_ == Pipe::MTE1 && writing && other_writes;
+  const bool tolerated = (automatic || accumulating || reloading) && !GlobalOptions().strict;
   std::string text = Format(
       "%s on pipe %s %s %s, byte %u of %s, which %s on pipe %s %s before: nothing orders the two", name_, Name(pipe_),
       Verb(writing), OperandText(core_, tensor, where_, argument).c_str(), address, Name(tensor.space), earlier.name,
@@ -275,10 +277,11 @@ void Instruction::hazard(const Tensor& tensor, uint32_t address, bool writing, P
                                        reinterpret_cast<uint64_t>(earlier.where.file),
                                        static_cast<uint64_t>(earlier.where.line)};
   if (core_.warnings.count(key) == 0)
-    core_.warnings[key] = Message("warning", where_, accumulating ? "race" : "auto-sync",
+    core_.warnings[key] = Message("warning", where_, accumulating || reloading ? "race" : "auto-sync",
                                   text + (accumulating ? "; for results of fewer than ten fractals the documentation asks for "
                                                          "a barrier, for more the unit keeps the order"
-                                                       : "; the compiler's auto-sync does")) +
+                                          : reloading ? "; nothing has used what the first has loaded"
+                                                      : "; the compiler's auto-sync does")) +
                           Note(earlier.where, std::string(earlier.name) + " is here") + Help(help);
 }
 

@@ -396,11 +396,26 @@ void CopyVector(const Operand& dst, const Operand& src, const Lanes& lanes, Wher
   in.dtype_in(src.tensor, k16 | k32, 1);
   SameTypes(in, {&dst, &src});
   Aligned(in, {&dst, &src});
-  const Walk walk = Resolve(in, lanes, src.tensor.element);
+  Walk walk = Resolve(in, lanes, src.tensor.element);
+  if (in.core().registers.mask_count) {
+    // Unlike the others, this instruction keeps its repeats in counter mode: the mask counts the elements of each.
+    walk.per_repeat = walk.total;
+    walk.repeats = lanes.repeats;
+    walk.total *= walk.repeats;
+  }
   Cost(in, walk, src.tensor.element, 256);
-  RunLanes(in, walk, dst, {&src}, false, [&](uint8_t* out, const uint8_t** from, int64_t n) {
-    std::memmove(out, from[0], static_cast<size_t>(n * src.tensor.element));
-  });
+  View to(in, dst, walk, 0), from(in, src, walk, 1);
+  from.declare(false);
+  to.declare(true);
+  const size_t size = src.tensor.element;
+  std::vector<uint8_t> held;
+  for (int64_t r = 0; r < walk.repeats; ++r)
+    for (int64_t e = 0; e < walk.per_repeat; ++e)
+      if (walk.active(r, e)) held.insert(held.end(), from.at(from.offset(r, e)), from.at(from.offset(r, e)) + size);
+  size_t next = 0;
+  for (int64_t r = 0; r < walk.repeats; ++r)
+    for (int64_t e = 0; e < walk.per_repeat; ++e)
+      if (walk.active(r, e)) std::memcpy(to.at(to.offset(r, e)), held.data() + size * next++, size);
 }
 
 // ------------------------------------------------------------------------------------------------------------- casts

@@ -142,6 +142,7 @@ constexpr int32_t CUBE_MAX_SIZE = 256;
 constexpr int32_t BYTE_PER_FRACTAL = 512;
 constexpr int32_t MAX_REPEAT_TIMES = 255;
 constexpr int32_t K_MAX_SHAPE_DIM = 8;
+constexpr int32_t K_MAX_DIM = 8;
 
 template <class T>
 using PrimT = T;

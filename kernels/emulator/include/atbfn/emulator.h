@@ -253,8 +253,9 @@ struct Launch {
   Launch(Kind kind, const char* name, const char* file, int line, int64_t blocks, Control&& = nullptr,
          Stream&& = nullptr)
       : kind(kind), name(name), file(file), line(line), blocks(blocks) {}
+  // The arguments become the kernel's parameters at the call itself, with whatever conversions that takes.
   template <class Body, class... Args>
-  void operator()(Body body, Args... args) const {
+  void operator()(Body body, Args&&... args) const {
     RunKernel(kind, name, file, line, blocks, [&] { body(args...); });
   }
 };

@@ -1,0 +1,3 @@
+// Part of the API; here it comes as a whole.
+#pragma once
+#include "kernel_operator.h"
