@@ -77,7 +77,7 @@ def test_forms_of_a_launch(launch: str, name: str | None, values: str | None, ar
     body = squeezed(out.split("{\n", 1)[1].rsplit(";", 1)[0])
     found = re.fullmatch(
         r'::atbfn::emulator::Launch\{::atbfn::emulator::Kind::Vector, "(.*?)", "a.asc", 3, '
-        r"static_cast<::std::int64_t>\((.*)\)\}\(\[\]\(auto\.\.\. atbfn_a\) "
+        r"static_cast<::std::int64_t>\((.*)\)\}\(\[\]\(auto&\.\.\. atbfn_a\) "
         r"\{ return (.*?)\(atbfn_a\.\.\.\); \}(?:, (.*))?\)",
         body,
     )
@@ -104,6 +104,15 @@ def test_line_markers_of_the_preprocessor_give_file_and_line() -> None:
 def test_system_headers_are_left_alone() -> None:
     text = f'{KERNEL}# 1 "/usr/include/x.h" 1 3\nint a = b <<< c;\n# 3 "a.asc" 2\nvoid f() {{ add<<<1, 0, s>>>(x); }}\n'
     assert rewritten(text).count("Launch{") == 1
+
+
+def test_macros_of_system_headers_are_part_of_the_file_that_uses_them() -> None:
+    text = (
+        f'# 1 "a.asc"\n{KERNEL}void f() {{ add<<<1, 0, s>>>(\n# 3 "a.asc" 3 4\n__null\n# 3 "a.asc"\n, '
+        '(\n# 4 "a.asc" 3 4\n(\n# 4 "a.asc"\nx)\n# 5 "a.asc" 3 4\n)\n# 5 "a.asc"\n); }\n'
+    )
+    assert "[](auto&... atbfn_a) { return add(atbfn_a...); }, \n" in (out := rewritten(text))
+    assert "nullptr\n" in out and "__null" not in out
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_a_variable_that_holds_a_kernel() -> None:
         "void h(void (*kernel)(GM_ADDR, GM_ADDR)) { kernel<<<1, 0, s>>>(x); }\n"
     )
     out = rewritten(text)
-    assert re.findall(r"\[=\]\(auto\.\.\. atbfn_a\) \{ return (.*?)\(", out) == [
+    assert re.findall(r"\[=\]\(auto&\.\.\. atbfn_a\) \{ return (.*?)\(", out) == [
         "chosen",
         "other",
         "table[n]",

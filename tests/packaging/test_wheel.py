@@ -67,7 +67,11 @@ def test_every_room_is_installed_under_atbfn(with_kernels: Any) -> None:
         for path in (ROOT / source).rglob("*.py"):
             assert f"{installed}/{path.relative_to(ROOT / source).as_posix()}" in names
     assert {"atbfn/py.typed", "atbfn/_build_info.py"} <= names
-    assert not [n for n in names if re.search(r"(^|/)(tests|benchmarks|kernels|emulator)/|\.(cc|h)$", n)]
+    for path in (ROOT / "kernels" / "emulator").rglob("*"):  # compiled on the user's machine, with the user's kernels
+        if path.suffix in (".h", ".cc"):
+            assert f"atbfn/_emulator/{path.relative_to(ROOT / 'kernels' / 'emulator').as_posix()}" in names
+    ours = [n for n in names if not n.startswith("atbfn/_emulator/")]
+    assert not [n for n in ours if re.search(r"(^|/)(tests|benchmarks|kernels|emulator)/|\.(cc|h)$", n)]
 
 
 def test_kernels_are_built_where_a_compiler_is(with_kernels: Any) -> None:
@@ -75,6 +79,13 @@ def test_kernels_are_built_where_a_compiler_is(with_kernels: Any) -> None:
     built = [n for n in with_kernels.names if n.startswith("atbfn/_kernels") and n.endswith(".so")]
     compiler = next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
     assert bool(built) == bool(compiler), f"compiler: {compiler}, built: {built}"
+
+
+def test_the_emulator_is_found_in_an_installation(with_kernels: Any) -> None:
+    code = "from atbfn.ascendc import build; print(build.emulator_root(), build.status())"
+    out = with_kernels.python(code).stdout
+    assert out.startswith(str(with_kernels.folder / "atbfn" / "_emulator"))
+    assert ("(True, " in out) == bool(shutil.which("g++"))
 
 
 def test_metadata(with_kernels: Any) -> None:
@@ -163,3 +174,4 @@ def test_the_source_distribution_can_build_the_kernels(tmp_path: Path) -> None:
         names = {n.split("/", 1)[1] for n in members.getnames() if "/" in n}
     assert {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "kernels/cpu/kv_cache.cc"} <= names
     assert {f"{source}/__init__.py" for source in ROOMS.values()} <= names
+    assert {"kernels/emulator/include/kernel_operator.h", "kernels/emulator/runtime/launch.cc"} <= names
