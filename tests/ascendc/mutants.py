@@ -68,7 +68,9 @@ def mutate(source: str) -> tuple[str, list[Mutant]]:
             line = _TRANSPOSED.sub(
                 lambda m, n=number: f"{m[1]}({new('layout', n, m[2])} ? !{m[2]} : {m[2]}){m[3]}", line, count=1
             )
-        line = _SHRINK.sub(lambda m, n=number: f"{m[1]}({new('shrink', n, m[0])} ? ({m[2]}) / 2 : ({m[2]})){m[3]}", line)
+        line = _SHRINK.sub(
+            lambda m, n=number: f"{m[1]}({new('shrink', n, m[0])} ? ({m[2]}) / 2 : ({m[2]})){m[3]}", line
+        )
         line = _FLAG.sub(
             lambda m, n=number: f"{m[1]}({new('layout', n, m[0])} ? {_other(m[2])} : ({m[2]})){m[3]}", line
         )

@@ -44,10 +44,10 @@ def test_run(here: Path) -> None:
 
 def test_launches_in_all_forms(here: Path) -> None:
     done = ascendc("run", "forms.asc", "--json")
-    assert done.stderr == "111131\n" and done.returncode == 0
+    assert done.stderr == "111135\n" and done.returncode == 0
     launches = json.loads(done.stdout)
     text = Path("forms.asc").read_text().splitlines()
-    assert len(launches) == 11
+    assert len(launches) == 12
     for launch in launches:
         name = launch["kernel"].partition("<")[0]
         assert name in text[launch["line"] - 1] or "LAUNCH" in text[launch["line"] - 1]
@@ -75,7 +75,7 @@ def test_report(here: Path) -> None:
 def test_json(here: Path) -> None:
     done = ascendc("run", "add.asc", "--json", "--trace", "here.json", "--chip", "910b3")
     (launch,) = json.loads(done.stdout)
-    assert (launch["chip"], launch["line"]) == ("Ascend910B3", 98)
+    assert (launch["chip"], launch["line"]) == ("Ascend910B3", 97)
     assert "correct: 4096 elements" in done.stderr
     assert json.loads((here / "here.json").read_text())["traceEvents"]
 
@@ -96,7 +96,7 @@ def test_strict(here: Path) -> None:
     done = ascendc("run", "add.asc")
     assert done.returncode == 0 and "warning" in done.stderr and "correct" in done.stdout
     done = ascendc("run", "--strict", "add.asc")
-    assert done.returncode == 1 and re.match(r"add.asc:52: error: Adds", done.stderr)
+    assert done.returncode == 1 and re.match(r"add.asc:53: error: Adds", done.stderr)
 
 
 def test_threads_and_seed(here: Path) -> None:
@@ -135,7 +135,7 @@ def test_mistakes_end_in_one_line(here: Path, arguments: tuple[str, ...], messag
 
 def test_check(here: Path) -> None:
     done = ascendc("check", "add.asc")
-    assert (done.returncode, done.stdout) == (0, "add.asc:74: kernel add: vector cores\n")
+    assert (done.returncode, done.stdout) == (0, "add.asc:71: kernel add: vector cores\n")
     assert ascendc("check", "scale.asc").stdout == "scale.asc:12: kernel ops::scale: vector cores\n"
 
 

@@ -58,10 +58,10 @@ def test_a_launch() -> None:
         ("add<<<F<G<H<int>>>::value, 0, s>>>(x)", "add", "F<G<H<int>>>::value|0|s", "x"),
         ("add<<<blocks[i, 0], 0, t.stream(1, 2)>>>(x)", "add", "blocks[i, 0]|0|t.stream(1, 2)", "x"),
         (
-            "add<<<8, 0, s>>>(f<int, 2>(x), {1, 2}, [&](int a, int b) { return a; })",
+            "add<<<8, 0, s>>>(f<int, 2>(x), T{1, 2}, [&](int a, int b) { return a; })",
             "add",
             "8|0|s",
-            "f<int, 2>(x), {1, 2}, [&](int a, int b) { return a; }",
+            "f<int, 2>(x), T{1, 2}, [&](int a, int b) { return a; }",
         ),
         ("add<<<8 /* , 9 */, 0, s /* >>>( */>>>(x /* ) */)", "add", "8 /* , 9 */|0|s /* >>>( */", "x /* ) */"),
         ('add<<<8, 0, ">>>("[0]>>>(x)', "add", '8|0|">>>("[0]', "x"),
@@ -85,6 +85,12 @@ def test_forms_of_a_launch(launch: str, name: str | None, values: str | None, ar
     assert found[1] == found[3] == name
     assert "|".join(part.strip() for part in found[2].split("), (")) == values
     assert (found[4] or "") == arguments
+
+
+@pytest.mark.parametrize("arguments", ["{1, 2}, x", "x, 0", "x, {}"])
+def test_what_only_a_direct_call_converts_is_in_one(arguments: str) -> None:
+    out = rewritten(KERNEL + f"void f() {{ add<<<8, 0, s>>>({arguments}); g(); }}\n")
+    assert out.endswith(f"( s)}}([&]() {{ return add({arguments}); }}); g(); }}\n")
 
 
 def test_lines_are_those_of_the_source() -> None:

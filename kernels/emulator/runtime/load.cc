@@ -95,7 +95,7 @@ void LoadFractals(const Tensor& dst, const Global& src, const Load2D& p, Where w
   Range(in, "repeatTimes", p.repeats, 0, 255);
   if (p.repeats == 0) return;
   const int64_t dst_stride = (p.dst_gap + 1) * kFractal, start = p.start * kFractal;
-  const int64_t src_stride = (p.backwards && dst.space == Space::L1 ? -1 : 1) * p.src_stride * kFractal;
+  const int64_t src_stride = (p.backwards && dst.space == Space::L1 ? -kFractal : kFractal) * p.src_stride;
   for (int64_t i = 0; i < p.repeats; ++i) in.read(src, start + i * src_stride, kFractal, 1);
   in.write(dst, 0, kFractal, 0, p.repeats, dst_stride);
   for (int64_t i = 0; i < p.repeats; ++i)
@@ -183,7 +183,7 @@ void LoadTransposed(const Tensor& dst, const Tensor& src, const LoadTranspose& p
   if (p.repeats == 0) return;
   const int bits = BitsOf(dst);
   const int64_t fractals = bits == 16 ? 1 : bits == 4 ? 4 : 2, unit = (p.fine ? 1 : fractals) * kFractal;
-  const int64_t start = p.start * unit, step = (p.backwards ? -1 : 1) * p.src_stride * unit;
+  const int64_t start = p.start * unit, step = (p.backwards ? -unit : unit) * p.src_stride;
   const int64_t inner = (1 + p.src_fractal_gap) * kFractal, outer = (1 + p.dst_fractal_gap) * kFractal;
   const int64_t jump = (p.dst_gap + 1) * kFractal;
   for (int64_t i = 0; i < p.repeats; ++i) in.read_any(src, start + i * step, kFractal, 1, fractals, inner);

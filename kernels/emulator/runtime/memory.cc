@@ -29,6 +29,10 @@ uint32_t RawCapacity(Space space) {
   }
 }
 
+// What a tensor with an address of its own may lie in. The end of L1 that TPipe keeps for the framework's messages is free
+// in a program that places its tensors itself.
+uint32_t Addressable(Space space) { return space == Space::L1 ? RawCapacity(space) : Capacity(space); }
+
 // Compilers insert these edges on vector cores unless told not to.
 bool AutoSync(const Core& core, Pipe a, Pipe b) {
   if (!core.vector) return false;
@@ -105,15 +109,14 @@ void Place(Space space, uint64_t address, uint64_t bytes, Where where) {
   Core* core = CurrentOrNull();
   if (core == nullptr || space == Space::GM) return;
   Memory& memory = core->at(space);
-  if (memory.capacity == 0)
-    Refuse("core", where, "a tensor in %s: this core (%s) has none", Name(space), core->label.c_str());
+  if (memory.capacity == 0) return;  // one object may hold the tensors of both kinds of cores: their use is refused
   if (address % 32 != 0)
     Refuse("alignment", where, "a tensor in %s starts at byte %llu, which is no multiple of 32", Name(space),
            static_cast<unsigned long long>(address));
-  if (address + bytes > Capacity(space))
+  if (address + bytes > Addressable(space))
     Refuse("capacity", where, "a tensor of %llu bytes at byte %llu of %s ends at %llu: the %s has %u for kernels",
            static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address), Name(space),
-           static_cast<unsigned long long>(address + bytes), CurrentChip().name, Capacity(space));
+           static_cast<unsigned long long>(address + bytes), CurrentChip().name, Addressable(space));
   memory.peak = std::max(memory.peak, static_cast<uint32_t>(address + bytes));
 }
 
@@ -296,10 +299,10 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
   const int64_t first = static_cast<int64_t>(tensor.address) + offset;
   const int64_t last = first + (count - 1) * stride;
   const int64_t low = std::min(first, last), high = std::max(first, last) + bytes;
-  if (low < 0 || high > static_cast<int64_t>(Capacity(tensor.space)))
+  if (low < 0 || high > static_cast<int64_t>(Addressable(tensor.space)))
     fail("capacity", "%s: %s reaches byte %lld of %s: the %s has %u for kernels", name_,
          OperandText(core_, tensor, where_, argument).c_str(), static_cast<long long>(low < 0 ? low : high),
-         Name(tensor.space), CurrentChip().name, Capacity(tensor.space));
+         Name(tensor.space), CurrentChip().name, Addressable(tensor.space));
   if (tensor.buffer != 0) {
     const Buffer& buffer = core_.buffers[tensor.buffer - 1];
     if (low < buffer.address || high > static_cast<int64_t>(buffer.address) + buffer.bytes)

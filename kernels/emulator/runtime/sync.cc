@@ -66,6 +66,8 @@ void Core::learn(const SharedKnowledge& what) {
     for (size_t q = 0; q < kSlots; ++q) (*joined)[c][q] = std::max((*joined)[c][q], (*what)[c][q]);
   others = joined;
   others_versions.push_back(joined);
+  // Its own part in what it waited for is over too: the work in front of its own flag, among others.
+  learn(Pipe::S, (*what)[static_cast<size_t>(index)]);
 }
 
 // -------------------------------------------------------------------------------------------------------- in a core
