@@ -16,10 +16,47 @@ from tests.ascendc.mutants import VARIABLE, Mutant, mutate
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# (program, line text) of mutants that compute the right numbers in the right order, and why.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+_LAST = "the buffer is not allocated again, and ends with the kernel"
+_TRIP = "flags to pipe MTE1 and back order the two products"
+_APART = "the copies read the same results and write different arrays"
+# (program, text of the statement) of mutants that are correct programs themselves, and why.
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("atomics.asc", "through.FreeTensor(a);"): _LAST,
+    ("core_chain.asc", "in.FreeTensor(before);"): _LAST,
+    ("core_chain.asc", "in.FreeTensor(mine);"): _LAST,
+    ("core_chain.asc", "out.FreeTensor(sum);"): _LAST,
+    ("layernorm.asc", "gamma_.FreeTensor(gamma);"): _LAST,
+    ("queue_matmul.asc", "sums_.FreeTensor(sum);"): _LAST,
+    ("ffn.asc", "PipeBarrier<PIPE_M>();"): _TRIP,
+    ("gemv.asc", "PipeBarrier<PIPE_M>();"): _TRIP,
+    ("matmul_tails.asc", "AscendC::PipeBarrier<PIPE_M>();"): _TRIP,
+    ("queue_matmul.asc", "AscendC::PipeBarrier<PIPE_M>();"): _TRIP,
+    ("copy_co1.asc", "PipeBarrier<PIPE_FIX>();"): _APART,
+}
 
-NAMES: tuple[str, ...] = ()
+NAMES = (
+    "add_flags.asc",
+    "add_queues.asc",
+    "atomics.asc",
+    "attention_tile.asc",
+    "batch_matmul.asc",
+    "chained_matmul.asc",
+    "copy_co1.asc",
+    "core_chain.asc",
+    "cross_core_modes.asc",
+    "ffn.asc",
+    "gemv.asc",
+    "layernorm.asc",
+    "matmul_bias_gelu.asc",
+    "matmul_tails.asc",
+    "matmul_tiled.asc",
+    "queue_matmul.asc",
+    "rope.asc",
+    "softmax.asc",
+    "split_k.asc",
+    "sync_all.asc",
+    "unit_flag.asc",
+)
 
 
 def _run(program: Path, mutant: int) -> subprocess.CompletedProcess[str]:

@@ -545,10 +545,10 @@ inline void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, c
                      static_cast<int>(order), where);
 }
 
-// The older names of the same.
+// The older names of the same. Those of blocks and pairs take the repeats before the mask, those of repeats after it.
 #define ATBFN_REDUCE(NAME, FUNCTION, OP, MASK, LANES)                                                                  \
   template <typename T, bool isSetMask = true>                                                                         \
-  inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, MASK, const int32_t repeatTime,               \
+  inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime, MASK,               \
                    const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride,                 \
                    emu::Where where = emu::Here()) {                                                                   \
     emu::FUNCTION(emu::ReduceOp::OP, #NAME, dst.Handle(), src.Handle(), LANES, dstRepStride, srcBlkStride,             \
