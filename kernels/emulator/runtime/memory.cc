@@ -339,10 +339,34 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
     }
   };
 
+  // The same for the usual case, whole granules in order, without branches: what each pipe may have done at most.
+  uint32_t write_limit[kPipes], read_limit[kPipes];
+  for (int q = 0; q < kPipes; ++q) {
+    const bool ordered = ordered_ >> q & 1u;
+    write_limit[q] = ordered || (q == p && vector_ordered) ? UINT32_MAX : known[static_cast<size_t>(q)];
+    read_limit[q] = ordered || q == p ? UINT32_MAX : known[static_cast<size_t>(q)];
+  }
   for (int64_t piece = 0; piece < count; ++piece) {
     const uint32_t begin = static_cast<uint32_t>(first + piece * stride), end = begin + static_cast<uint32_t>(bytes);
     for (uint32_t g = begin / 32; g <= (end - 1) / 32; ++g) {
       Granule& granule = memory.granules[g];
+      Cell& whole = granule.cell;
+      if (begin <= g * 32 && g * 32 + 32 <= end && granule.split < 0 &&
+          whole.write_clock <= write_limit[static_cast<int>(whole.write_pipe)]) {
+        if (!writing && granule.written == ~0u) {
+          whole.read_clock[static_cast<size_t>(p)] = clock_;
+          continue;
+        }
+        uint32_t late = 0;
+        for (int q = 0; q < kPipes; ++q) late |= whole.read_clock[static_cast<size_t>(q)] > read_limit[q] ? 1u : 0u;
+        if (writing && late == 0) {
+          whole.write_clock = clock_;
+          whole.write_pipe = pipe_;
+          whole.read_clock = {};
+          granule.written = ~0u;
+          continue;
+        }
+      }
       const uint32_t from = std::max(begin, g * 32) - g * 32, to = std::min(end, g * 32 + 32) - g * 32;
       const uint32_t mask = to - from == 32 ? ~0u : ((1u << (to - from)) - 1u) << from;
       if (writing) {
