@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 VARIABLE = "ATBFN_TEST_MUTANT"
 _ACTIVE = "AtbfnTestMutant()"
-_PRELUDE = (
-    "#include <cstdlib>\n"
-    f'static int {_ACTIVE} {{ static const int n = std::getenv("{VARIABLE}") ? std::atoi(std::getenv("{VARIABLE}")) : 0; '
-    "return n; }\n"
-)
+_PRELUDE = f"""#include <cstdlib>
+static int {_ACTIVE} {{
+  static const int mutant = std::getenv("{VARIABLE}") ? std::atoi(std::getenv("{VARIABLE}")) : 0;
+  return mutant;
+}}
+"""
 
 _SYNC = re.compile(
     r"^(\s*)((?:AscendC::)?(?:SetFlag|WaitFlag|PipeBarrier|CrossCoreSetFlag|CrossCoreWaitFlag|SyncAll|IBSet|IBWait)\b"

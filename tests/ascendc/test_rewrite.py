@@ -112,6 +112,12 @@ def test_system_headers_are_left_alone() -> None:
     assert rewritten(text).count("Launch{") == 1
 
 
+def test_a_pragma_of_a_system_header_does_not_end_it() -> None:
+    system = '# 1 "/usr/include/x.h" 1 3\nnamespace n {\n#pragma GCC diagnostic push\nint a = b <<< c;\n# 9 "a.asc" 2\n'
+    text = f"{system}{KERNEL}void f() {{ add<<<1, 0, s>>>(x); }}\n"
+    assert rewritten(text).count("Launch{") == 1
+
+
 def test_macros_of_system_headers_are_part_of_the_file_that_uses_them() -> None:
     text = (
         f'# 1 "a.asc"\n{KERNEL}void f() {{ add<<<1, 0, s>>>(\n# 3 "a.asc" 3 4\n__null\n# 3 "a.asc"\n, '
