@@ -29,7 +29,8 @@ from atbfn.fusion.chips import ChipProfile, chip_profile
 
 SANITIZERS = ("address", "undefined", "thread")
 OLDEST_GCC = 12
-CACHE_DAYS = 30  # what was not used for so long is removed
+# What was not used for so many days is removed. Precompiled headers are large (50 MB).
+CACHE_DAYS = {"header": 2, "object": 7, "runtime": 7, "prologue": 30, "program": 30, "text": 30}
 
 # -fno-gnu-unique: several compiled kernels live in one process, each with its own copy of the runtime.
 _COMMON = ("-std=c++17", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-gnu-unique")
@@ -163,15 +164,15 @@ def digest(*parts: object) -> str:
 
 
 @functools.cache
-def _sources_hash(root: Path, newest: float) -> str:
-    """Of everything under the root; `newest` makes a long-lived process see changes."""
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".h", ".cc"))
-    return digest(*(part for path in files for part in (path.relative_to(root), path.read_bytes())))
+def _sources_hash(folder: Path, newest: float) -> str:
+    """Of every source under the folder; `newest` makes a long-lived process see changes."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".h", ".cc"))
+    return digest(*(part for path in files for part in (path.relative_to(folder), path.read_bytes())))
 
 
-def _key(root: Path, *flags: object) -> str:
-    newest = max(path.stat().st_mtime for path in root.rglob("*"))
-    return digest(_sources_hash(root, newest), compiler(), flags)
+def _key(folder: Path, *flags: object) -> str:
+    newest = max(path.stat().st_mtime for path in folder.rglob("*"))
+    return digest(_sources_hash(folder, newest), compiler(), flags)
 
 
 @contextlib.contextmanager
@@ -202,10 +203,10 @@ def _touch(path: Path) -> None:
         os.utime(path)
 
 
-def prune(folder: Path | None = None, days: float = CACHE_DAYS) -> None:
-    """Removes from the cache what was not used for so many days."""
-    limit = time.time() - days * 86400
-    for group in ("runtime", "header", "prologue", "program", "text"):
+def prune(folder: Path | None = None) -> None:
+    """Removes from the cache what was not used for long."""
+    for group, days in CACHE_DAYS.items():
+        limit = time.time() - days * 86400
         for entry in ((folder or cache_dir()) / group).glob("*"):
             with contextlib.suppress(OSError):
                 if max(path.stat().st_mtime for path in (entry, *entry.iterdir())) < limit:
@@ -242,18 +243,12 @@ def runtime(sanitize: str | None = None) -> Path:
         terminal = sys.stderr.isatty()
         what = f"atbfn: building the Ascend C emulator{f' ({sanitize} sanitizer)' if sanitize else ''}, once"
         _say(what + " ...", end="" if terminal else "\n")
-        objects, done = [library.parent / f"{source.stem}.o" for source in sources], 0
+        objects = []
         with ThreadPoolExecutor(_jobs()) as pool:
-            commands = [
-                [compiler().path, *flags, "-I", str(root / "include"), "-c", str(source), "-o", str(out)]
-                for source, out in zip(sources, objects, strict=True)
-            ]
-            for status, output in pool.map(_run, commands):
-                if status != 0:
-                    raise EmulatorUnavailable(f"the emulator's runtime does not compile:\n{output}")
-                done += 1
+            for built in pool.map(lambda source: _object(root, source, flags), sources):
+                objects.append(built)
                 if terminal:
-                    _say(f"\r{what} ... {done}/{len(sources)} files", end="")
+                    _say(f"\r{what} ... {len(objects)}/{len(sources)} files", end="")
         status, output = _run([shutil.which("gcc-ar") or "ar", "rcs", str(library), *map(str, objects)])
         if status != 0:
             raise EmulatorUnavailable(f"the emulator's runtime does not link: {output}")
@@ -263,6 +258,21 @@ def runtime(sanitize: str | None = None) -> Path:
     return once(folder / "libatbfn_emulator.a", make)
 
 
+def _object(root: Path, source: Path, flags: tuple[str, ...]) -> Path:
+    """One file of the runtime, compiled. Files that did not change are not compiled again when others do."""
+    command = [compiler().path, *flags, "-I", str(root / "include")]
+    status, text = _run([*command, "-E", str(source)])
+
+    def make(path: Path) -> None:
+        status, output = _run([*command, "-c", str(source), "-o", str(path)])
+        if status != 0:
+            raise EmulatorUnavailable(f"the emulator's runtime does not compile:\n{output}")
+
+    if status != 0:
+        raise EmulatorUnavailable(f"the emulator's runtime does not compile:\n{text}")
+    return once(cache_dir() / "object" / digest(text, compiler(), flags) / f"{source.stem}.o", make)
+
+
 def _program_flags(sanitize: str | None) -> tuple[str, ...]:
     return (*_COMMON, *_PROGRAM, *_machine_flags(), *_sanitize_flags(sanitize))
 
@@ -270,7 +280,7 @@ def _program_flags(sanitize: str | None) -> tuple[str, ...]:
 def _header(chip: ChipProfile, flags: tuple[str, ...]) -> Path:
     """`kernel_operator.h` for one architecture, precompiled: the path to include."""
     root = emulator_root()
-    folder = cache_dir() / "header" / _key(root, chip.arch, flags)
+    folder = cache_dir() / "header" / _key(root / "include", root, chip.arch, flags)
     plain = folder / "atbfn_kernel.h"
     text = f"#define __NPU_ARCH__ {chip.arch}\n"
     text += f'#define __CCE_AICORE__ {_CCE_AICORE[chip.arch]}\n#include "kernel_operator.h"\n'

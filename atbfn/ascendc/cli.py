@@ -102,7 +102,8 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "launches.jsonl"
         environment = dict(os.environ)
-        environment["ATBFN_ASCENDC_STRICT"] = "1" if strict else "0"
+        if strict:
+            environment["ATBFN_ASCENDC_STRICT"] = "1"
         for name, value in (("THREADS", threads), ("SEED", seed), ("TRACE", timeline)):
             if value is not None:
                 environment[f"ATBFN_ASCENDC_{name}"] = str(value)
@@ -124,7 +125,7 @@ def run(
     elif report and launches:
         terminal = sys.stdout.isatty()
         width = os.get_terminal_size().columns if terminal else None
-        print(tables.text(launches, width, terminal and not os.environ.get("NO_COLOR")))
+        print(tables.text(launches, width, terminal and not os.environ.get("NO_COLOR")), flush=True)
     if timeline is not None and timeline.exists():
         print(f"timeline: {timeline} (open it at ui.perfetto.dev)", file=sys.stderr)
     if status < 0:

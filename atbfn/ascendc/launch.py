@@ -61,7 +61,7 @@ template <class T> constexpr char Code() {
   if (::std::is_same<U, ::half>::value) return 'h';
   if (::std::is_same<U, ::bfloat16_t>::value) return 'b';
   if (::std::is_floating_point<U>::value) return 'f';
-  if (::std::is_enum<U>::value) return 'i';
+  if constexpr (::std::is_enum<U>::value) return Code<::std::underlying_type_t<U>>();
   if (::std::is_integral<U>::value) return ::std::is_signed<U>::value ? 'i' : 'u';
   return ::std::is_trivially_copyable<U>::value ? 's' : 'x';
 }

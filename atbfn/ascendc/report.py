@@ -21,7 +21,7 @@ def text(launches: Sequence[dict[str, Any]], width: int | None = None, colour: b
     )
     for launch in launches:
         _print(console, launch)
-    return out.getvalue().rstrip("\n")
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
 
 
 def _print(console: Any, launch: dict[str, Any]) -> None:
@@ -34,8 +34,10 @@ def _print(console: Any, launch: dict[str, Any]) -> None:
     console.print(Text(f"{launch['kernel']} ({launch['file']}{line})", style="bold"))
     blocks = f"{launch['blocks']} block{'s' if launch['blocks'] != 1 else ''}"
     console.print(Text(f"{launch['chip']}, {blocks} on {of} cores, {seconds(launch['time_s'])} simulated"))
-    console.print(_levels(launch))
-    console.print(_pipes(launch))
+    for table in (_levels(launch), _pipes(launch)):
+        console.print()
+        console.print(table)
+    console.print()
     done = launch["operations"]
     console.print(Text(f"cube: {done['cube_macs']:,} multiply-adds; vector: {done['vector_elements']:,} elements"))
     for warning in launch["warnings"]:

@@ -116,6 +116,7 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _MARKER = re.compile(r'^#[ \t]*(?:line[ \t]+)?(\d+)[ \t]+"((?:\\.|[^"\\])*)"([ \t\d]*)$')
+_MARKER_LINE = re.compile(r"\n(?=#[ \t]*(?:line[ \t]+)?\d)")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, frozenset(")]}")
 
 
@@ -154,12 +155,13 @@ class Source:
 
     def _scan(self, skip: tuple[str, ...]) -> None:
         text, position, at_line_start, system, skipped = self.text, 0, True, False, False
+        ours = {self._origins[0][0]}
         while position < len(text):
-            if system:  # on to the next line that starts with #
-                following = text.find("\n#", position)
-                if following < 0:
+            if system:  # on to the next line marker; a #pragma leaves the file as it is
+                following = _MARKER_LINE.search(text, position)
+                if following is None:
                     return
-                position, system, at_line_start = following + 1, False, True
+                position, system, at_line_start = following.end(), False, True
             found = _TOKEN.match(text, position)
             assert found is not None, "the last alternative matches any character"
             kind = str(found.lastgroup)
@@ -174,7 +176,10 @@ class Source:
                         file = re.sub(r"\\(.)", r"\1", marker[2])
                         self._starts.append(end + 1)
                         self._origins.append((file, int(marker[1])))
-                        system, skipped = "3" in marker[3].split(), file.startswith(skip)
+                        # What a system header's macro expands to is marked as its own, in the file that uses it.
+                        system, skipped = "3" in marker[3].split() and file not in ours, file.startswith(skip)
+                        if not system:
+                            ours.add(file)
                     position = end
                     continue
                 at_line_start = False
@@ -824,12 +829,18 @@ def _launch_edits(program: Program, source: Source, launch: Launch) -> list[tupl
         assert other[0] == one[1] + 1
         edits.append((comma.start, comma.end, "), ("))
     close, (opening, closing) = launch.chevrons[1], launch.arguments
-    comma_or_not = ", " if closing > opening + 1 else ""
-    call = f")}}([{capture}](auto... atbfn_a) {{ return {launch.name}(atbfn_a...); }}{comma_or_not}"
+    spans = list(_split(source, opening + 1, closing))
+    if any(tokens[first].text == "{" or source.words(first, last) == "0" for first, last in spans):
+        # Only in a direct call do these become what the kernel declares: a structure, a null pointer.
+        edits.append((tokens[close].start, tokens[opening].end, f")}}([&]() {{ return {launch.name}("))
+        edits.append((tokens[closing].start, tokens[closing].end, "); })"))
+        return edits
+    comma_or_not = ", " if spans else ""
+    call = f")}}([{capture}](auto&... atbfn_a) {{ return {launch.name}(atbfn_a...); }}{comma_or_not}"
     edits.append((tokens[close].start, tokens[opening].end, call))
-    for span_first, span_last in _split(source, opening + 1, closing):
-        if span_last == span_first + 1 and tokens[span_first].text in ("NULL", "__null"):
-            edits.append((tokens[span_first].start, tokens[span_first].end, "nullptr"))
+    for first, last in spans:
+        if last == first + 1 and tokens[first].text in ("NULL", "__null"):
+            edits.append((tokens[first].start, tokens[first].end, "nullptr"))
     return edits
 
 
