@@ -54,7 +54,8 @@ def main() -> None:
             seconds = compile_seconds(name)
             print(f"{'compile ' + name:44}{statistics.median(seconds):7.2f} s (to {max(seconds):.2f})")
         seconds = launch_seconds("speed_matmul.asc")
-        print(f"{'[16, 4096] x [4096, 11008] half, 24 cores':44}{statistics.median(seconds):7.2f} s (to {max(seconds):.2f})")
+        layer = "[16, 4096] x [4096, 11008] half, 24 cores"
+        print(f"{layer:44}{statistics.median(seconds):7.2f} s (to {max(seconds):.2f})")
 
 
 if __name__ == "__main__":
