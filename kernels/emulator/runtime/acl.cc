@@ -79,7 +79,8 @@ aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy) {
   const size_t rounded = (size + 31) / 32 * 32;
   *pointer = std::aligned_alloc(512, (rounded + 511) / 512 * 512 + 512);
   if (*pointer == nullptr) return Fail(ACL_ERROR_BAD_ALLOC, Format("aclrtMalloc: no memory for %zu bytes", size));
-  std::memset(*pointer, 0x7f, rounded);  // device memory holds whatever it held
+  // Device memory holds whatever it held. Programs have come to rely on zeros; strictly they may not.
+  std::memset(*pointer, atbfn::emulator::GlobalOptions().strict ? 0x7f : 0, rounded);
   AddAllocation(*pointer, rounded, Format("allocation %d (%zu bytes)", ++allocations, size));
   return ACL_SUCCESS;
 }
@@ -92,7 +93,9 @@ aclError aclrtFree(void* pointer) {
   return ACL_SUCCESS;
 }
 aclError aclrtMallocHost(void** pointer, size_t size) {
-  *pointer = std::aligned_alloc(64, (size + 63) / 64 * 64 + 64);
+  const size_t rounded = (size + 63) / 64 * 64 + 64;
+  *pointer = std::aligned_alloc(64, rounded);
+  if (*pointer != nullptr) std::memset(*pointer, 0, rounded);  // fresh pages, as programs have come to rely on
   return *pointer != nullptr ? ACL_SUCCESS : Fail(ACL_ERROR_BAD_ALLOC, Format("aclrtMallocHost: no memory for %zu bytes", size));
 }
 aclError aclrtFreeHost(void* pointer) { return std::free(pointer), ACL_SUCCESS; }

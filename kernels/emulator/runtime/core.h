@@ -243,6 +243,8 @@ std::string Help(const std::string& text);
 std::string Format(const char* format, va_list args);
 std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void Throw(Core* core, std::string text);
+// What the documentation forbids and devices let pass: a warning, and refused with --strict.
+void Tolerate(Core& core, const char* rule, Where where, const std::string& text);
 
 // report.cc
 // Start and end of every event, by the cost model stated there.

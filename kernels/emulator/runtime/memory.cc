@@ -30,8 +30,10 @@ uint32_t RawCapacity(Space space) {
 }
 
 // What a tensor with an address of its own may lie in. The end of L1 that TPipe keeps for the framework's messages is free
-// in a program that places its tensors itself.
-uint32_t Addressable(Space space) { return space == Space::L1 ? RawCapacity(space) : Capacity(space); }
+// in a program that places its tensors itself; the end of UB is too as long as no instruction needs it, which is tolerated.
+uint32_t Addressable(Space space) {
+  return space == Space::L1 || !GlobalOptions().strict ? RawCapacity(space) : Capacity(space);
+}
 
 // Compilers insert these edges on vector cores unless told not to.
 bool AutoSync(const Core& core, Pipe a, Pipe b) {
@@ -90,14 +92,16 @@ uint32_t Reserve(Space space, uint64_t bytes, const char* what, Where where) {
     Refuse("core", where, "%s: this core (%s) has no %s", what, core.label.c_str(), Name(space));
   const uint32_t capacity = Capacity(space);
   if (memory.reserved + bytes > capacity) {
-    std::string queue = ArgumentText(where, 0);
-    Refuse("capacity", where,
-           "%s%s: %llu bytes of %s asked for, %u are taken already: %llu together, the %s has %u for kernels%s; use "
-           "smaller tiles or fewer buffers",
-           what, queue.empty() ? "" : (" of `" + queue + "`").c_str(), static_cast<unsigned long long>(bytes),
-           Name(space), memory.reserved, static_cast<unsigned long long>(memory.reserved + bytes), CurrentChip().name,
-           capacity, capacity == memory.capacity ? "" : Format(" (%u, of which the framework keeps %u)", memory.capacity,
-                                                               memory.capacity - capacity).c_str());
+    const std::string queue = ArgumentText(where, 0);
+    const std::string text = Format(
+        "%s%s: %llu bytes of %s asked for, %u are taken already: %llu together, the %s has %u for kernels%s; use smaller "
+        "tiles or fewer buffers",
+        what, queue.empty() ? "" : (" of `" + queue + "`").c_str(), static_cast<unsigned long long>(bytes), Name(space),
+        memory.reserved, static_cast<unsigned long long>(memory.reserved + bytes), CurrentChip().name, capacity,
+        capacity == memory.capacity ? "" : Format(" (%u, of which the framework keeps %u)", memory.capacity,
+                                                  memory.capacity - capacity).c_str());
+    if (memory.reserved + bytes > memory.capacity) Refuse("capacity", where, "%s", text.c_str());
+    Tolerate(core, "capacity", where, text);
   }
   const uint32_t address = memory.reserved;
   memory.reserved += static_cast<uint32_t>(bytes);
@@ -113,10 +117,15 @@ void Place(Space space, uint64_t address, uint64_t bytes, Where where) {
   if (address % 32 != 0)
     Refuse("alignment", where, "a tensor in %s starts at byte %llu, which is no multiple of 32", Name(space),
            static_cast<unsigned long long>(address));
-  if (address + bytes > Addressable(space))
-    Refuse("capacity", where, "a tensor of %llu bytes at byte %llu of %s ends at %llu: the %s has %u for kernels",
-           static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address), Name(space),
-           static_cast<unsigned long long>(address + bytes), CurrentChip().name, Addressable(space));
+  const uint64_t usable = space == Space::L1 ? RawCapacity(space) : Capacity(space);
+  if (address + bytes > usable) {
+    const std::string text = Format("a tensor of %llu bytes at byte %llu of %s ends at %llu: the %s has %llu for kernels",
+                                    static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address),
+                                    Name(space), static_cast<unsigned long long>(address + bytes), CurrentChip().name,
+                                    static_cast<unsigned long long>(usable));
+    if (address + bytes > RawCapacity(space)) Refuse("capacity", where, "%s", text.c_str());
+    Tolerate(*core, "capacity", where, text);
+  }
   memory.peak = std::max(memory.peak, static_cast<uint32_t>(address + bytes));
 }
 
@@ -339,6 +348,8 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
     }
   };
 
+  // Copies move whole blocks of 32 bytes: what nothing wrote may go along with a value that the kernel wants moved.
+  const bool whole_blocks = pipe_ != Pipe::S && (pipe_ != Pipe::V || std::strncmp(name_, "DataCopy", 8) == 0);
   // The same for the usual case, whole granules in order, without branches: what each pipe may have done at most.
   uint32_t write_limit[kPipes], read_limit[kPipes];
   for (int q = 0; q < kPipes; ++q) {
@@ -371,7 +382,7 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
       const uint32_t mask = to - from == 32 ? ~0u : ((1u << (to - from)) - 1u) << from;
       if (writing) {
         granule.written |= mask;
-      } else if (!undefined_allowed_ && (granule.written & mask) != mask) {
+      } else if (!undefined_allowed_ && (granule.written & mask) != mask && !(whole_blocks && granule.written != 0)) {
         uint32_t byte = from;
         while (granule.written >> byte & 1u) ++byte;
         fail("uninitialised", "%s reads %s at byte %u of %s, which nothing has written%s", name_,

@@ -145,6 +145,13 @@ void Refuse(const char* rule, Where where, const char* format, ...) {
   Throw(CurrentOrNull(), Message("error", where, rule, text));
 }
 
+void Tolerate(Core& core, const char* rule, Where where, const std::string& text) {
+  if (GlobalOptions().strict) Throw(&core, Message("error", where, rule, text));
+  const std::array<uint64_t, 4> key = {reinterpret_cast<uint64_t>(where.file), static_cast<uint64_t>(where.line),
+                                       reinterpret_cast<uint64_t>(rule), 0};
+  if (core.warnings.count(key) == 0) core.warnings[key] = Message("warning", where, rule, text);
+}
+
 const char* Name(Pipe pipe) {
   static const char* names[] = {"S", "V", "M", "MTE1", "MTE2", "MTE3", "FIX", "ALL"};
   return names[static_cast<int>(pipe)];

@@ -157,38 +157,48 @@ ATBFN_AVX2 void FloatsToHalves(uint16_t* to, const float* from, int64_t count) {
   for (; i < count; ++i) to[i] = FloatToHalf(from[i]);
 }
 
-// R rows at a time: 2 R sums in registers, so that their latencies overlap.
+// R rows at a time: 2 R sums in registers (hence the unrolling), so that their latencies overlap.
 template <int R>
 ATBFN_FMA inline void RowsFused(float* c, int64_t c_pitch, const float* a, int64_t a_pitch, const float* b, int64_t k) {
   __m256 sum[R][2];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) sum[r][h] = _mm256_loadu_ps(c + r * c_pitch + 8 * h);
   for (int64_t i = 0; i < k; ++i) {
     const __m256 b0 = _mm256_load_ps(b + 16 * i), b1 = _mm256_load_ps(b + 16 * i + 8);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const __m256 x = _mm256_broadcast_ss(a + r * a_pitch + i);
       sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
       sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) _mm256_storeu_ps(c + r * c_pitch + 8 * h, sum[r][h]);
 }
 
 template <int R>
 ATBFN_AVX2 inline void RowsApart(float* c, int64_t c_pitch, const float* a, int64_t a_pitch, const float* b, int64_t k) {
   __m256 sum[R][2];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) sum[r][h] = _mm256_loadu_ps(c + r * c_pitch + 8 * h);
   for (int64_t i = 0; i < k; ++i) {
     const __m256 b0 = _mm256_load_ps(b + 16 * i), b1 = _mm256_load_ps(b + 16 * i + 8);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const __m256 x = _mm256_broadcast_ss(a + r * a_pitch + i);
       sum[r][0] = _mm256_add_ps(sum[r][0], _mm256_mul_ps(x, b0));
       sum[r][1] = _mm256_add_ps(sum[r][1], _mm256_mul_ps(x, b1));
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) _mm256_storeu_ps(c + r * c_pitch + 8 * h, sum[r][h]);
 }
 
@@ -196,18 +206,23 @@ template <int R>
 ATBFN_AVX2 inline void RowsOfPairs(int32_t* c, int64_t c_pitch, const int32_t* a, int64_t a_pitch, const int32_t* b,
                                    int64_t pairs) {
   __m256i sum[R][2];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) sum[r][h] = _mm256_loadu_si256(reinterpret_cast<__m256i*>(c + r * c_pitch + 8 * h));
   for (int64_t i = 0; i < pairs; ++i) {
     const __m256i b0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(b + 16 * i));
     const __m256i b1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(b + 16 * i + 8));
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const __m256i x = _mm256_set1_epi32(a[r * a_pitch + i]);
       sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(x, b0));
       sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(x, b1));
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) _mm256_storeu_si256(reinterpret_cast<__m256i*>(c + r * c_pitch + 8 * h), sum[r][h]);
 }
 

@@ -268,8 +268,8 @@ void SyncAllCores(bool vector_only, int participants, const void* workspace, Whe
   const bool mixed = launch.kind == Kind::Mix11 || launch.kind == Kind::Mix12;
   if (workspace == nullptr && !CurrentChip().unified) {
     if (launch.kind == Kind::Vector || launch.kind == Kind::Cube)
-      Refuse("cross-core", where, "SyncAll without a workspace needs the cross-core scheduler: declare the kernel "
-             "__mix__(0, 1) instead of __vector__, or pass a workspace");
+      Tolerate(core, "cross-core", where, "SyncAll without a workspace needs the cross-core scheduler: declare the kernel "
+               "__mix__(0, 1) instead of __vector__, or pass a workspace");
     if (!vector_only && !mixed)
       Refuse("deadlock", where, "SyncAll<false> joins cube and vector cores; a kernel of one kind waits for ever");
   }

@@ -179,6 +179,20 @@ class TQueBind {
       buffers_->push_back(buffer);
     }
   }
+  // For pools of the program's own (EXTERN_IMPL_BUFPOOL): the queue's buffers one by one, at addresses that it chooses.
+  void InitStartBufHandle(TBufHandle, uint8_t, uint32_t) {
+    buffers_->clear();
+    waiting_.clear();
+    cursor_ = 0;
+  }
+  template <class Pool>
+  void InitBufHandle(Pool*, uint32_t, TBufHandle, uint32_t address, uint32_t bytes, emu::Where where = emu::Here()) {
+    TBufType buffer;
+    buffer.address = address;
+    buffer.bytes = bytes;
+    buffer.buffer = emu::NewBuffer(SpaceOf(position), address, bytes, where);
+    buffers_->push_back(buffer);
+  }
   std::shared_ptr<std::vector<TBufType>> Buffers() { return buffers_; }
   static void Drain(std::vector<TBufType>& buffers, emu::Where where) {
     for (TBufType& buffer : buffers) {
@@ -352,6 +366,11 @@ class TBuf {
   template <class T>
   LocalTensor<T> DeQue(emu::Where where = emu::Here()) { return Get<T>(where); }
 
+  void InitStartBufHandle(TBufHandle, uint8_t, uint32_t) {}
+  template <class Pool>
+  void InitBufHandle(Pool*, uint32_t, TBufHandle, uint32_t address, uint32_t bytes, emu::Where where = emu::Here()) {
+    InitBuffers(address, bytes, where);
+  }
   void InitBuffers(uint32_t address, uint32_t bytes, emu::Where where) {
     address_ = address;
     bytes_ = bytes;
@@ -536,6 +555,34 @@ class TBufPool {
   uint32_t address_ = 0, bytes_ = 0, taken_ = 0, buffers_ = 0;
   std::vector<std::shared_ptr<std::vector<TBufType>>> queues_;
 };
+
+// What a pool of the program's own needs: it hands out its memory itself, in an InitBuffer that it defines.
+#define EXTERN_IMPL_BUFPOOL(POOL, POSITION, COUNT)                                       \
+ public:                                                                                 \
+  static constexpr ::AscendC::TPosition poolPos = POSITION;                              \
+  static constexpr bool isTbufPool = true;                                               \
+  void Reset() {                                                                         \
+    atbfn_current_ = atbfn_address_;                                                     \
+    atbfn_count_ = 0;                                                                    \
+  }                                                                                      \
+  void Init() { Reset(); }                                                               \
+  ::AscendC::TBufHandle GetBufHandle(uint8_t offset) { return &atbfn_handles_[offset]; } \
+  void SetCurAddr(uint32_t address) { atbfn_current_ = address; }                        \
+  uint32_t GetCurAddr() { return atbfn_current_; }                                       \
+  void SetCurBufSize(uint8_t size) { atbfn_count_ = size; }                              \
+  uint8_t GetCurBufSize() { return atbfn_count_; }                                       \
+  void Give(uint32_t address, uint32_t bytes) {                                          \
+    atbfn_address_ = atbfn_current_ = address;                                           \
+    atbfn_bytes_ = bytes;                                                                \
+    atbfn_count_ = 0;                                                                    \
+  }                                                                                      \
+  uint32_t Address() const { return atbfn_address_; }                                    \
+  uint32_t Bytes() const { return atbfn_bytes_; }                                        \
+                                                                                         \
+ private:                                                                                \
+  ::AscendC::TBufType atbfn_handles_[COUNT];                                             \
+  uint32_t atbfn_address_ = 0, atbfn_bytes_ = 0, atbfn_current_ = 0;                     \
+  uint8_t atbfn_count_ = 0
 
 // L1 memory that vector cores fill for the cube core.
 template <TPosition pos, int32_t depth = 1, auto mask = 0>

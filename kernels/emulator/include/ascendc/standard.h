@@ -24,6 +24,10 @@ struct BoolInst {
 using TrueType = BoolInst<true>;
 using FalseType = BoolInst<false>;
 
+template <bool condition, class T, class U>
+struct Conditional {
+  using type = std::conditional_t<condition, T, U>;
+};
 template <class T, class U>
 struct IsSameType : BoolInst<std::is_same_v<T, U>> {};
 
