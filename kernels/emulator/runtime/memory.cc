@@ -369,6 +369,7 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
           continue;
         }
         uint32_t late = 0;
+#pragma GCC unroll 8
         for (int q = 0; q < kPipes; ++q) late |= whole.read_clock[static_cast<size_t>(q)] > read_limit[q] ? 1u : 0u;
         if (writing && late == 0) {
           whole.write_clock = clock_;
