@@ -141,19 +141,17 @@ def _run(api: str, dtype: str, rows: list[Row], saturate: bool) -> np.ndarray:
     a, b = [r[0] for r in rows], [r[1] for r in rows]
     if api == "Cast":
         before, after = dtype.split("->")
-        source = CONVERSION.replace("FROM", before).replace("TO*", f"{after}*").replace("<TO>", f"<{after}>")
-        source = source.replace("sizeof(TO)", f"sizeof({after})")
-        source = source.replace("MODE", "CAST_RINT" if dtype in LOSSY else "CAST_NONE", 1)
-        source = source.replace("RoundMode::CAST_RINT::", "RoundMode::")
+        words = {"FROM": before, "TO": after, "MODE": "CAST_RINT" if dtype in LOSSY else "CAST_NONE"}
         out = np.zeros(len(rows) * 32 // DTYPES[after].itemsize, DTYPES[after])
-        result = ascendc.run(source, "edge", [_blocks(before, a), out, len(rows), saturate], outputs=[1])
+        arguments = [_blocks(before, a), out, len(rows), saturate]
+        result = ascendc.run(CONVERSION, "edge", arguments, outputs=[1], defines=words)
         return result.outputs[0][:: 32 // DTYPES[after].itemsize]
     size = DTYPES[dtype].itemsize
     call = f"{api}(to, from, {'other' if api in BINARY else 'scalar'}, block)"
     if api in UNARY:
         call = f"{api}(to, from, block)"
     arguments = [_blocks(dtype, a), _blocks(dtype, b), _blocks(dtype, ["0"] * len(rows)), len(rows), saturate]
-    result = ascendc.run(ELEMENTWISE.replace("CALL", call), f"edge<{dtype}>", arguments, outputs=[2])
+    result = ascendc.run(ELEMENTWISE, f"edge<{dtype}>", arguments, outputs=[2], defines={"CALL": call})
     return result.outputs[0][:: 32 // size]
 
 
