@@ -100,6 +100,7 @@ struct GmAccess {
 struct PendingAtomic {
   uint8_t* to;
   DType dtype;
+  bool saturate;
   std::vector<uint8_t> values;
 };
 
@@ -232,7 +233,7 @@ bool RemoveAllocation(void* address);
 void PublishAtomics(Core& core);              // all of these with the launch's mutex held
 void ApplyPublished(Core& core);
 void ApplyAtomics(Core& core);                // by the core itself, without the mutex
-void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op);
+void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op, bool saturate);
 // Races between accesses to GM, the first by address; also tells L2-resident traffic from HBM's. "" if there is none.
 std::string SweepGm(Launching& launch);
 

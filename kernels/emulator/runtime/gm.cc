@@ -54,6 +54,10 @@ namespace {
 template <class T>
 T Combine(T a, T b, int op) {
   if (op == 1) return static_cast<T>(a + b);
+  if constexpr (std::is_floating_point_v<T>) {  // as Max and Min: a nan wins, and +0 is above -0
+    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<T>::quiet_NaN();
+    if (a == b) return std::signbit(a) == (op == 2) ? b : a;
+  }
   return op == 2 ? (b > a ? b : a) : (b < a ? b : a);
 }
 
@@ -80,20 +84,23 @@ void CombineNarrow(uint8_t* to, const uint8_t* from, size_t bytes, int op, Load 
 }
 
 void Apply(std::vector<PendingAtomic>& atomics) {
-  for (const PendingAtomic& one : atomics) CombineAtomic(one.to, one.values.data(), one.values.size(), one.dtype, 1);
+  for (const PendingAtomic& one : atomics)
+    CombineAtomic(one.to, one.values.data(), one.values.size(), one.dtype, 1, one.saturate);
   atomics.clear();
 }
 
 }  // namespace
 
-void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op) {
+void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op, bool saturate) {
   switch (dtype) {
     case DType::F32: CombineAs<float>(to, from, bytes, op); break;
     case DType::F16:
-      CombineNarrow(to, from, bytes, op, [](uint16_t v) { return HalfToFloat(v); }, [](float v) { return FloatToHalf(v); });
+      CombineNarrow(to, from, bytes, op, [](uint16_t v) { return HalfToFloat(v); },
+                    [=](float v) { return saturate ? SaturateHalf(FloatToHalf(v)) : FloatToHalf(v); });
       break;
     case DType::BF16:
-      CombineNarrow(to, from, bytes, op, [](uint16_t v) { return BfloatToFloat(v); }, [](float v) { return FloatToBfloat(v); });
+      CombineNarrow(to, from, bytes, op, [](uint16_t v) { return BfloatToFloat(v); },
+                    [=](float v) { return saturate ? SaturateBfloat(FloatToBfloat(v)) : FloatToBfloat(v); });
       break;
     case DType::I8: CombineAs<int8_t>(to, from, bytes, op); break;
     case DType::U8: CombineAs<uint8_t>(to, from, bytes, op); break;

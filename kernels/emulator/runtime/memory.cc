@@ -508,10 +508,10 @@ void Instruction::store(uint8_t* to, const void* from, int64_t bytes, DType dtyp
   const uint8_t* source = static_cast<const uint8_t*>(from);
   if (op == 1 && (dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16)) {
     // Sums of floats depend on their order: they wait until cores meet, and are then added in the order of the cores.
-    core_.atomics.push_back({to, dtype, std::vector<uint8_t>(source, source + bytes)});
+    core_.atomics.push_back({to, dtype, core_.registers.saturate, std::vector<uint8_t>(source, source + bytes)});
   } else {
     std::lock_guard<std::mutex> lock(core_.launch->mutex);
-    CombineAtomic(to, source, static_cast<size_t>(bytes), dtype, op);
+    CombineAtomic(to, source, static_cast<size_t>(bytes), dtype, op, core_.registers.saturate);
   }
 }
 

@@ -281,9 +281,16 @@ void WithScalar(ScalarOp op, const char* name, const Operand& dst, const Operand
 
 namespace {
 
-// The destination may be wider than the sources (float of halves): products of halves are exact in float.
+// a times b (or the scalar), plus what is in the destination; or a times the destination, plus b. Operands of one type
+// round, and saturate, the product before the sum. The destination may be wider than the sources (float of halves): then
+// the product is exact.
+struct Formula {
+  bool times_destination = false;
+  bool relu = false;
+  float scalar = 0;
+};
 void MultiplyAdd(Instruction& in, const Operand& dst, std::initializer_list<const Operand*> sources, const Lanes& lanes,
-                 const std::function<float(float d, float a, float b)>& f, float scalar) {
+                 Formula formula) {
   const DType wide = dst.tensor.dtype;
   const Operand& first = **sources.begin();
   in.dtype_in(dst.tensor, Legal(kFloats), 0);
@@ -300,7 +307,18 @@ void MultiplyAdd(Instruction& in, const Operand& dst, std::initializer_list<cons
     const float* aa = LoadFloats(first.tensor.dtype, from[0], n, a);
     const float* bb = two ? LoadFloats(first.tensor.dtype, from[1], n, b) : nullptr;
     float result[kChunk];
-    for (int64_t i = 0; i < n; ++i) result[i] = f(dd[i], aa[i], two ? bb[i] : scalar);
+    for (int64_t i = 0; i < n; ++i) {
+      const float other = two ? bb[i] : formula.scalar;
+      result[i] = aa[i] * (formula.times_destination ? dd[i] : other);
+    }
+    if (first.tensor.dtype == wide && wide != DType::F32) {
+      uint16_t rounded[kChunk];
+      StoreFloats(wide, rounded, result, n, saturate);
+      LoadFloats(wide, rounded, n, result);
+    }
+    for (int64_t i = 0; i < n; ++i) result[i] += formula.times_destination ? bb[i] : dd[i];
+    if (formula.relu)
+      for (int64_t i = 0; i < n; ++i) result[i] = ReluOf(result[i]);
     StoreFloats(wide, out, result, n, saturate);
   });
 }
@@ -312,17 +330,13 @@ void Fused(FusedOp op, const char* name, const Operand& dst, const Operand& a, c
   Instruction in(Pipe::V, name, Unit::Vector, where);
   SameTypes(in, {&a, &b});
   Aligned(in, {&dst, &a, &b});
-  MultiplyAdd(in, dst, {&a, &b}, lanes, [op](float d, float x, float y) {
-    if (op == FusedOp::MulAddDst) return std::fma(x, y, d);
-    const float result = std::fma(x, d, y);
-    return op == FusedOp::FusedMulAdd ? result : ReluOf(result);
-  }, 0);
+  MultiplyAdd(in, dst, {&a, &b}, lanes, {op != FusedOp::MulAddDst, op == FusedOp::FusedMulAddRelu, 0});
 }
 
 void Axpy(const Operand& dst, const Operand& src, Scalar scalar, const Lanes& lanes, Where where) {
   Instruction in(Pipe::V, "Axpy", Unit::Vector, where);
   Aligned(in, {&dst, &src});
-  MultiplyAdd(in, dst, {&src}, lanes, [](float d, float x, float s) { return std::fma(x, s, d); }, ScalarFloat(scalar));
+  MultiplyAdd(in, dst, {&src}, lanes, {false, false, ScalarFloat(scalar)});
 }
 
 void Duplicate(const Operand& dst, Scalar scalar, const Lanes& lanes, Where where) {

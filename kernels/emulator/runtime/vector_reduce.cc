@@ -31,12 +31,18 @@ Values Take(const Walk& walk, const View& view, DType dtype, int64_t repeat) {
 
 float RoundTo(DType dtype, float value) { return dtype == DType::F16 ? HalfToFloat(FloatToHalf(value)) : value; }
 
+// What saturation mode makes of a result: also of those on the way to another.
+float Saturated(DType dtype, bool saturate, float value) {
+  return saturate && dtype == DType::F16 ? HalfToFloat(SaturateHalf(FloatToHalf(value))) : value;
+}
+
 // A binary tree over neighbours, each sum rounded to the type; absent elements are zero.
-float TreeSum(const float* values, int64_t count, DType dtype) {
+float TreeSum(const float* values, int64_t count, DType dtype, bool saturate) {
   float level[256];
   std::copy_n(values, count, level);
   while (count > 1) {
-    for (int64_t i = 0; i < count / 2; ++i) level[i] = RoundTo(dtype, level[2 * i] + level[2 * i + 1]);
+    for (int64_t i = 0; i < count / 2; ++i) 
+      level[i] = Saturated(dtype, saturate, RoundTo(dtype, level[2 * i] + level[2 * i + 1]));
     if (count % 2) level[count / 2] = level[count - 1];
     count = (count + 1) / 2;
   }
@@ -101,23 +107,25 @@ void ReduceRepeats(ReduceOp op, const char* name, const Tensor& dst, const Tenso
   Instruction in(Pipe::V, name, Unit::Vector, where);
   CheckReduce(in, dst, src);
   const bool both = op != ReduceOp::Sum && order <= 1;
-  in.align(dst, static_cast<uint32_t>(dst.element) * (both ? 2 : 1), 0);
+  in.align(dst, op != ReduceOp::Sum && order == 3 ? 4 : static_cast<uint32_t>(dst.element) * (both ? 2 : 1), 0);
   const Walk walk = Resolve(in, lanes, src.element);
   const Operand from{src, {static_cast<uint32_t>(block_stride), static_cast<uint32_t>(repeat_stride)}};
   View view(in, from, walk, 1);
   view.declare(false);
-  const int64_t step = dst_stride * (both ? 2 : 1);
-  const int64_t bytes = dst.element * (both ? 2 : 1);
-  for (int64_t r = 0; r < walk.repeats; ++r) in.write(dst, r * step * dst.element, op != ReduceOp::Sum && order == 3 ? 4 : bytes, 0);
+  // An index alone has 32 bits, whatever the type: two halves.
+  const int64_t elements = both ? 2 : op != ReduceOp::Sum && order == 3 ? 4 / dst.element : 1;
+  const int64_t step = dst_stride * elements;
+  for (int64_t r = 0; r < walk.repeats; ++r) in.write(dst, r * step * dst.element, elements * dst.element, 0);
   in.vector_elements(static_cast<uint64_t>(walk.elements()));
   in.cycles(14 + static_cast<double>(walk.repeats) * 2);
+  Registers& registers = in.core().registers;
   std::vector<std::pair<Extreme, float>> results;
   for (int64_t r = 0; r < walk.repeats; ++r) {
     const Values values = Take(walk, view, src.dtype, r);
     results.push_back({op == ReduceOp::Sum ? Extreme{} : FindExtreme(op, values, 0, values.count),
-                       op == ReduceOp::Sum ? TreeSum(values.value, values.count, src.dtype) : 0});
+                       op == ReduceOp::Sum ? TreeSum(values.value, values.count, src.dtype, registers.saturate) : 0});
   }
-  Registers& registers = in.core().registers;
+  Extreme best;
   for (int64_t r = 0; r < walk.repeats; ++r) {
     const auto& [extreme, sum] = results[static_cast<size_t>(r)];
     if (op == ReduceOp::Sum) {
@@ -129,13 +137,17 @@ void ReduceRepeats(ReduceOp op, const char* name, const Tensor& dst, const Tenso
       case 0: Put(in, dst, r * step, extreme.value); PutIndex(in, dst, r * step + 1, extreme.index); break;
       case 1: PutIndex(in, dst, r * step, extreme.index); Put(in, dst, r * step + 1, extreme.value); break;
       case 2: Put(in, dst, r * step, extreme.value); break;
-      default: {  // the index alone is an uint32_t whatever the type
+      default: {
         const uint32_t index = static_cast<uint32_t>(extreme.index);
         std::memcpy(in.data(dst) + r * step * dst.element, &index, 4);
       }
     }
-    registers.extreme[0] = ToBits(src.dtype, extreme.value);
-    registers.extreme[1] = static_cast<uint64_t>(extreme.index);
+    if (extreme.index >= 0 && (best.index < 0 || Better(op, extreme.value, best.value)))
+      best = {extreme.value, r * walk.per_repeat + extreme.index};
+  }
+  if (best.index >= 0) {  // the register holds that of all repeats
+    registers.extreme[0] = ToBits(src.dtype, best.value);
+    registers.extreme[1] = static_cast<uint64_t>(best.index);
   }
 }
 
@@ -157,14 +169,16 @@ void ReduceBlocks(ReduceOp op, const char* name, const Tensor& dst, const Tensor
     }
   in.vector_elements(static_cast<uint64_t>(walk.elements()));
   in.cycles(14 + static_cast<double>(walk.repeats));
+  const bool saturate = in.core().registers.saturate;
   std::vector<std::pair<int64_t, float>> results;
   for (int64_t r = 0; r < walk.repeats; ++r) {
     const Values values = Take(walk, view, src.dtype, r);
     for (int64_t b = 0; b < 8; ++b) {
       const Extreme extreme = FindExtreme(op == ReduceOp::Sum ? ReduceOp::Max : op, values, b * per_block, (b + 1) * per_block);
       if (extreme.index < 0) continue;  // no lane of the block is active
-      results.push_back({r * dst_stride * 8 + b, op == ReduceOp::Sum ? TreeSum(values.value + b * per_block, per_block, src.dtype)
-                                                                     : extreme.value});
+      results.push_back({r * dst_stride * 8 + b,
+                         op == ReduceOp::Sum ? TreeSum(values.value + b * per_block, per_block, src.dtype, saturate)
+                                             : extreme.value});
     }
   }
   for (const auto& [index, value] : results) Put(in, dst, index, value);
@@ -230,11 +244,12 @@ void ReduceAll(ReduceOp op, const char* name, const Tensor& dst, const Tensor& s
     std::vector<float> sums;
     for (int64_t r = 0; r < walk.repeats; ++r) {
       const Values values = Take(walk, view, src.dtype, r);
-      sums.push_back(TreeSum(values.value, values.count, src.dtype));
+      sums.push_back(TreeSum(values.value, values.count, src.dtype, registers.saturate));
     }
     float total = sums[0];
     if (counted) {  // one repeat after the other
-      for (size_t r = 1; r < sums.size(); ++r) total = RoundTo(src.dtype, total + sums[r]);
+      for (size_t r = 1; r < sums.size(); ++r)
+        total = Saturated(src.dtype, registers.saturate, RoundTo(src.dtype, total + sums[r]));
     } else {  // and again a tree, a repeat's worth at a time
       while (sums.size() > 1) {
         std::vector<float> next;
@@ -242,7 +257,7 @@ void ReduceAll(ReduceOp op, const char* name, const Tensor& dst, const Tensor& s
           float level[256] = {};
           const size_t n = std::min(sums.size() - at, static_cast<size_t>(walk.per_repeat));
           std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(at), n, level);
-          next.push_back(TreeSum(level, walk.per_repeat, src.dtype));
+          next.push_back(TreeSum(level, walk.per_repeat, src.dtype, registers.saturate));
         }
         sums = next;
       }
@@ -255,7 +270,8 @@ void ReduceAll(ReduceOp op, const char* name, const Tensor& dst, const Tensor& s
   Extreme best;
   for (int64_t r = 0; r < walk.repeats; ++r) {
     const Values values = Take(walk, view, src.dtype, r);
-    const Extreme found = FindExtreme(op, values, 0, values.count);
+    Extreme found = FindExtreme(op, values, 0, values.count);
+    found.value = Saturated(src.dtype, registers.saturate, found.value);
     if (found.index >= 0 && (best.index < 0 || Better(op, found.value, best.value)))
       best = {found.value, r * walk.per_repeat + found.index};
   }
@@ -277,7 +293,8 @@ bool Compares(int mode, T a, T b) {
     case 2: return a == b;
     case 3: return a <= b;
     case 4: return a >= b;
-    default: return a != b;
+    default:  // a nan is not even unequal, but on the newest chip
+      return a != b && (CurrentChip().arch == 3510 || !(std::isnan(static_cast<double>(a)) || std::isnan(static_cast<double>(b))));
   }
 }
 

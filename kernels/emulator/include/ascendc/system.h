@@ -31,7 +31,8 @@ inline int64_t GetBitCount(uint64_t bits) { return ScalarGetCountOfValue<value>(
 inline int64_t ScalarCountLeadingZero(uint64_t bits) { return bits == 0 ? 64 : __builtin_clzll(bits); }
 inline int64_t CountLeadingZero(uint64_t bits) { return ScalarCountLeadingZero(bits); }
 inline int64_t CountBitsCntSameAsSignBit(int64_t bits) {
-  return ScalarCountLeadingZero(static_cast<uint64_t>(bits < 0 ? ~bits : bits)) - 1;
+  const int64_t different = bits < 0 ? ~bits : bits;
+  return different == 0 ? -1 : ScalarCountLeadingZero(static_cast<uint64_t>(different)) - 1;
 }
 template <int value>
 inline int64_t ScalarGetSFFValue(uint64_t bits) {

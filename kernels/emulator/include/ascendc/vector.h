@@ -768,6 +768,18 @@ inline void TransDataTo5HD(const LocalTensor<T> (&dstList)[NCHW_CONV_ADDR_LIST_S
   TransDataTo5HD<T>(dst, src, p, where);
 }
 
+// With the addresses in tensors, written there by the scalar unit.
+template <typename T>
+inline void TransDataTo5HD(const LocalTensor<uint64_t>& dst, const LocalTensor<uint64_t>& src, const TransDataTo5HDParams& p,
+                           emu::Where where = emu::Here()) {
+  uint64_t to[NCHW_CONV_ADDR_LIST_SIZE], from[NCHW_CONV_ADDR_LIST_SIZE];
+  for (uint32_t i = 0; i < NCHW_CONV_ADDR_LIST_SIZE; ++i) {
+    to[i] = dst.GetValue(i, where);
+    from[i] = src.GetValue(i, where);
+  }
+  TransDataTo5HD<T>(to, from, p, where);
+}
+
 // ------------------------------------------------------------------------------------------------------------- sorting
 
 template <typename T>
@@ -858,6 +870,13 @@ inline U ScalarCast(T value) {
       case RoundMode::CAST_TRUNC: return static_cast<U>(std::trunc(x));
       default: return static_cast<U>(std::nearbyint(x));
     }
+  } else if constexpr (std::is_same_v<U, half> && roundMode == RoundMode::CAST_ODD) {
+    const half nearest = static_cast<half>(value);
+    uint16_t bits = static_cast<uint16_t>(detail::Bits(nearest));
+    const float back = static_cast<float>(nearest), exact = static_cast<float>(value);
+    if (std::fabs(back) > std::fabs(exact)) --bits;  // towards zero first
+    if (back != exact && !std::isnan(exact)) bits |= 1;
+    return detail::FromBits<half>(bits);
   } else {
     return static_cast<U>(value);
   }
