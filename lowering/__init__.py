@@ -15,7 +15,13 @@ from atbfn.lowering.table import (
     why_not,
 )
 
-CUSTOM_CALLS = (cpu.kv_cache.TARGET,)
+CUSTOM_CALLS = (
+    cpu.ffn.TARGET,
+    cpu.kv_cache.TARGET,
+    cpu.linear.TARGET,
+    cpu.norm.TARGET,
+    cpu.norm.RESIDUAL_TARGET,
+)
 """Every custom call that a program with atbfn operators may hold; `atbfn.export` allows them."""
 
 

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "cpu/handlers.h"
+#include "cpu/isa.h"
 
 namespace py = pybind11;
 
@@ -9,9 +10,16 @@ PYBIND11_MODULE(_kernels, m) {
   m.doc() = "Compiled kernels of atbfn: XLA FFI handlers, by the name they are registered under.";
   m.def("handlers", [] {
     py::dict table;
+    table["atbfn_fused_ffn"] = py::capsule(reinterpret_cast<void*>(atbfn_fused_ffn));
     table["atbfn_kv_cache_write"] = py::capsule(reinterpret_cast<void*>(atbfn_kv_cache_write));
+    table["atbfn_linear"] = py::capsule(reinterpret_cast<void*>(atbfn_linear));
+    table["atbfn_norm"] = py::capsule(reinterpret_cast<void*>(atbfn_norm));
+    table["atbfn_norm_residual"] = py::capsule(reinterpret_cast<void*>(atbfn_norm_residual));
     return table;
   });
+  m.def("isa", [] { return std::string(atbfn::Selected().name); }, "The instruction set in use.");
+  m.def("isas", &atbfn::AvailableIsas, "The instruction sets of this machine, narrowest first, separated by spaces.");
+  m.def("isa_problem", &atbfn::IsaProblem, "Why ATBFN_CPU_ISA cannot be had; empty where it can.");
   // The XLA FFI interface these handlers speak; a runtime older than this refuses them.
   m.attr("ffi_api_version") = py::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
 }

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from atbfn.lowering.cpu import kv_cache, native
+from atbfn.lowering.cpu import ffn, kv_cache, linear, native, norm
 from atbfn.lowering.table import Implementation, register, set_unavailable
 from atbfn.primitives import attention
 from atbfn.primitives.kv_cache import KVCacheArgs, KVCacheSpec
@@ -49,6 +49,13 @@ def register_kernels() -> None:
         set_unavailable("cpu", reason)
         return
     platforms = ("cpu",)
+    for operator, form, refuses in (
+        ("fused_ffn", ffn.form, ffn.refuses),
+        ("linear", linear.form, linear.refuses),
+        ("norm", norm.form, norm.refuses),
+        ("norm_residual", norm.residual_form, norm.refuses),
+    ):
+        register(operator, "cpu", Implementation(form, refuses, platforms))
     register("kv_cache_update", "cpu", Implementation(_kv_cache_update, _refuses, platforms))
     # The cache is written by the kernel; the products and the attention around it are XLA's.
     fused = functools.partial(attention.plain, write=_write)

@@ -34,6 +34,8 @@ def _load() -> str | None:
         kernels = importlib.import_module("atbfn._kernels")
     except ImportError as error:
         return _why_not_built(error)
+    if problem := kernels.isa_problem():
+        raise ValueError(problem)
     for name, handler in kernels.handlers().items():
         try:
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
