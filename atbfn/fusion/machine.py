@@ -68,17 +68,22 @@ def _fit(length: int, most: int, multiple: int) -> int:
     return max(multiple, -(-(-(-length // pieces)) // multiple) * multiple)
 
 
-def token_block(machine: Machine, tokens: int, k: int, itemsize: int) -> int:
-    """How many tokens' packed rows of `k` elements to keep in the second cache: half of it.
+def token_block(machine: Machine, tokens: int, token_bytes: int) -> int:
+    """How many tokens' packed rows, of `token_bytes` each, to keep in the second cache: half of it.
 
     More tokens per pass over the weights read them less often from memory; what is left holds the weights of this
     moment and the next.
     """
-    return _fit(max(tokens, 1), max(_TILE, machine.l2 // 2 // max(1, k * itemsize)), _TILE)
+    return _fit(max(tokens, 1), machine.l2 // 2 // max(1, token_bytes), _TILE)
 
 
-def ffn_blocking(machine: Machine, tokens: int, hidden: int, intermediate: int, itemsize: int) -> FFNBlocking:
-    """Blocks of `fused_ffn`. The activated chunk takes three eighths of the second cache, beside the weights."""
-    block = token_block(machine, tokens, hidden, itemsize)
-    chunk = _fit(intermediate, machine.l2 * 3 // 8 // max(1, min(block, tokens) * itemsize), _GROUP)
+def ffn_blocking(machine: Machine, tokens: int, intermediate: int, token_bytes: int, feature_bytes: int) -> FFNBlocking:
+    """Blocks of `fused_ffn`, whose activated chunk takes three eighths of the second cache, beside the weights.
+
+    Args:
+      token_bytes: of one token's packed row of x.
+      feature_bytes: of one packed element.
+    """
+    block = token_block(machine, tokens, token_bytes)
+    chunk = _fit(intermediate, machine.l2 * 3 // 8 // max(1, min(block, max(tokens, 1)) * feature_bytes), _GROUP)
     return FFNBlocking(block, chunk)

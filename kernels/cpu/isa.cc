@@ -26,7 +26,7 @@ namespace {
 // AMX needs the processor's support for its registers and the system's leave to use them, asked once per process.
 [[maybe_unused]] bool HasAmx() {
   unsigned a, b, c, d;
-  if (!HasAvx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (!HasAvx512() || !__builtin_cpu_supports("avx512bf16") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   if (!(d & (1u << 24)) || !(d & (1u << 22))) return false;  // tiles, bfloat16
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -20,6 +20,13 @@ PYBIND11_MODULE(_kernels, m) {
   m.def("isa", [] { return std::string(atbfn::Selected().name); }, "The instruction set in use.");
   m.def("isas", &atbfn::AvailableIsas, "The instruction sets of this machine, narrowest first, separated by spaces.");
   m.def("isa_problem", &atbfn::IsaProblem, "Why ATBFN_CPU_ISA cannot be had; empty where it can.");
+  m.def(
+      "packed_bytes",
+      [](int dtype, int64_t k, int64_t tokens) {
+        return atbfn::Selected().many[dtype].packed_bytes(k, tokens);
+      },
+      py::arg("dtype"), py::arg("k"), py::arg("tokens"),
+      "Bytes of `tokens` rows of k elements packed for a product; dtype 0 bfloat16, 1 float16, 2 float32.");
   // The XLA FFI interface these handlers speak; a runtime older than this refuses them.
   m.attr("ffi_api_version") = py::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
 }

@@ -49,21 +49,33 @@ struct Parts<float> {
   static constexpr int kW[] = {2, 1, 1, 0, 0, 0}, kX[] = {0, 0, 1, 1, 0, 2};
 };
 
+// Bytes from a part of a tile of tokens to the next. Tiles that are read together lie 1 KiB off a multiple of 4 KiB
+// apart: at a multiple they would share a sixteenth of the first cache.
+ATBFN_INLINE int64_t PartBytes(int64_t k) { return RoundUp(RoundUp(k, kStep) * kTile * 2, 4096) + kTileBytes; }
+
 template <class T>
 static int64_t PackedBytes(int64_t k, int64_t tokens) {
-  return RoundUp(tokens, kTile) * RoundUp(k, kStep) * 2 * Parts<T>::kCount;
+  return CeilDiv(tokens, kTile) * PartBytes(k) * Parts<T>::kCount;
 }
 
-// The float as a bfloat16 and what remains. Not finite: the first part is the number and the rest is zero.
+// A float as a bfloat16, and what remains of it. What is not finite, or rounds to infinity, leaves a NaN: see Repair.
 ATBFN_INLINE __m256i TakePart(__m512* x) {
-  const VF v = reinterpret_cast<VF>(*x);
-  // Rounding up to infinity would lose a large number: those are cut off instead.
-  const VU u = Bits(v);
-  const VU large = (u & 0x7fffffff) >= 0x7f7f8000 ? u & 0xffff0000u : u;
-  const VH high = ToBf16(Bits(large));
+  const __m256i high = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(*x));
+  *x = _mm512_sub_ps(*x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16)));
+  return high;
+}
+
+// The same for any float: what is not finite has nothing left, and a large number is cut off instead of rounded up to
+// infinity, so that the sum of the parts is the number again.
+ATBFN_INLINE __m256i TakePartOfAny(__m512* x) {
+  const __m512i u = _mm512_castps_si512(*x), size = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
+  const __mmask16 large = _mm512_cmpge_epi32_mask(size, _mm512_set1_epi32(0x7f7f8000));
+  if (__builtin_expect(large == 0, 1)) return TakePart(x);
+  const __mmask16 odd = _mm512_cmpge_epi32_mask(size, _mm512_set1_epi32(0x7f800000));
+  const VF rounded = reinterpret_cast<VF>(_mm512_mask_and_epi32(u, large & ~odd, u, _mm512_set1_epi32(-65536)));
+  const VH high = ToBf16(rounded);
   const VF taken = Bits(__builtin_convertvector(high, VU) << 16);
-  const VF rest = (u & 0x7f800000) == 0x7f800000 ? VF{} : v - taken;
-  *x = reinterpret_cast<__m512>(rest);
+  *x = _mm512_maskz_sub_ps(static_cast<__mmask16>(~odd), *x, reinterpret_cast<__m512>(taken));
   return reinterpret_cast<__m256i>(high);
 }
 
@@ -72,7 +84,7 @@ template <class T>
 static void Pack(const float* cols, int64_t ld, int64_t k0, int64_t k_count, int64_t k, int64_t token, int64_t tokens,
                  int64_t, void* packed) {
   constexpr int kParts_ = Parts<T>::kCount;
-  const int64_t part_bytes = RoundUp(k, kStep) * 32;
+  const int64_t part_bytes = PartBytes(k);
   const int64_t end = k0 + k_count == k ? RoundUp(k, kStep) : k0 + k_count;
   for (int64_t t = 0; t < tokens; t += kTile) {
     char* tile = static_cast<char*>(packed) + (token + t) / kTile * part_bytes * kParts_;
@@ -83,7 +95,7 @@ static void Pack(const float* cols, int64_t ld, int64_t k0, int64_t k_count, int
       __m512 a = i < k0 + k_count ? _mm512_maskz_loadu_ps(some, from) : _mm512_setzero_ps();
       __m512 b = i + 1 < k0 + k_count ? _mm512_maskz_loadu_ps(some, from + ld) : _mm512_setzero_ps();
       for (int p = 0; p < kParts_; ++p) {
-        const __m512i low = _mm512_cvtepu16_epi32(TakePart(&a)), high = _mm512_cvtepu16_epi32(TakePart(&b));
+        const __m512i low = _mm512_cvtepu16_epi32(TakePartOfAny(&a)), high = _mm512_cvtepu16_epi32(TakePartOfAny(&b));
         _mm512_storeu_si512(tile + p * part_bytes + i * 32, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
       }
     }
@@ -96,6 +108,11 @@ static int64_t ScratchBytes(int64_t k) {
   return Parts<T>::kCount == 1 ? 2 * kTileBytes : RoundUp(k, kStep) * kGroup * 2 * Parts<T>::kCount;
 }
 
+template <int n>
+struct Count {
+  static constexpr int value = n;
+};
+
 // Where the tiles of a group of weights are, for a step of k.
 struct Weights {
   const char* half[2];   // at step 0
@@ -105,7 +122,8 @@ struct Weights {
   const char* tail[2];   // the last step, where it is partial (else null)
 };
 
-// kColumns tiles of tokens. Tiles 0..3 accumulate, 4 and 5 hold W, 6 and 7 x.
+// One group of rows times kColumns tiles of tokens. With three, six tiles hold sums and one each W and x: what comes from
+// the second cache is then 5 KiB for six products instead of 4 KiB for four, and that is what limits the speed.
 template <class T, int kColumns>
 ATBFN_INLINE void Columns(const Weights& w, const char* x, int64_t x_tile_bytes, int64_t x_part_bytes, int64_t steps,
                           float* c, int64_t ldc, bool accumulate, const char* const next[2], int64_t next_row,
@@ -113,45 +131,52 @@ ATBFN_INLINE void Columns(const Weights& w, const char* x, int64_t x_tile_bytes,
   using P = Parts<T>;
   const int64_t row = ldc * 4;
   float* c1 = c + kHalf * ldc;
+  // Tile 0 + i holds column i of the first half's sums, 3 + i of the second's.
   if (accumulate) {
     _tile_loadd(0, c, row);
-    _tile_loadd(2, c1, row);
-    if (kColumns == 2) {
-      _tile_loadd(1, c + kTile, row);
-      _tile_loadd(3, c1 + kTile, row);
-    }
+    _tile_loadd(3, c1, row);
+    if (kColumns > 1) _tile_loadd(1, c + kTile, row);
+    if (kColumns > 1) _tile_loadd(4, c1 + kTile, row);
+    if (kColumns > 2) _tile_loadd(2, c + 2 * kTile, row);
+    if (kColumns > 2) _tile_loadd(5, c1 + 2 * kTile, row);
   } else {
     _tile_zero(0);
-    _tile_zero(2);
-    if (kColumns == 2) {
-      _tile_zero(1);
-      _tile_zero(3);
-    }
+    _tile_zero(3);
+    if (kColumns > 1) _tile_zero(1);
+    if (kColumns > 1) _tile_zero(4);
+    if (kColumns > 2) _tile_zero(2);
+    if (kColumns > 2) _tile_zero(5);
   }
   for (int64_t s = 0; s < steps; ++s) {
     const bool tail = w.tail[0] && s + 1 == steps;
+    const int64_t stride = tail ? 64 : w.stride;
     for (int p = 0; p < P::kProducts; ++p) {
-      if (p == 0 || P::kW[p] != P::kW[p - 1]) {
-        const int64_t at = P::kW[p] * w.part_bytes + s * w.step_bytes;
-        if (tail) {
-          _tile_loadd(4, w.tail[0], 64);
-          _tile_loadd(5, w.tail[1], 64);
-        } else {
-          _tile_loadd(4, w.half[0] + at, w.stride);
-          _tile_loadd(5, w.half[1] + at, w.stride);
-        }
+      const int64_t at = P::kW[p] * w.part_bytes + s * w.step_bytes;
+      const char* a0 = tail ? w.tail[0] : w.half[0] + at;
+      const char* a1 = tail ? w.tail[1] : w.half[1] + at;
+      const char* b = x + P::kX[p] * x_part_bytes + s * kTileBytes;
+      _tile_loadd(6, a0, stride);
+      _tile_loadd(7, b, 64);
+      _tile_dpbf16ps(0, 6, 7);
+      if constexpr (kColumns > 1) {
+        _tile_loadd(7, b + x_tile_bytes, 64);
+        _tile_dpbf16ps(1, 6, 7);
       }
-      if (p == 0 || P::kX[p] != P::kX[p - 1]) {
-        const char* b = x + P::kX[p] * x_part_bytes + s * kTileBytes;
-        _tile_loadd(6, b, 64);
-        if (kColumns == 2) _tile_loadd(7, b + x_tile_bytes, 64);
+      if constexpr (kColumns > 2) {
+        _tile_loadd(7, b + 2 * x_tile_bytes, 64);
+        _tile_dpbf16ps(2, 6, 7);
       }
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(2, 5, 6);
-      if (kColumns == 2) {
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
+      // Back through the columns: the last is still there.
+      _tile_loadd(6, a1, stride);
+      if constexpr (kColumns > 2) {
+        _tile_dpbf16ps(5, 6, 7);
+        _tile_loadd(7, b + x_tile_bytes, 64);
       }
+      if constexpr (kColumns > 1) {
+        _tile_dpbf16ps(4, 6, 7);
+        _tile_loadd(7, b, 64);
+      }
+      _tile_dpbf16ps(3, 6, 7);
     }
     constexpr int64_t kLine = 64, kLines = kStep * sizeof(T) / kLine;
     for (int64_t r = 0; r < next_rows; ++r)
@@ -161,11 +186,11 @@ ATBFN_INLINE void Columns(const Weights& w, const char* x, int64_t x_tile_bytes,
       }
   }
   _tile_stored(0, c, row);
-  _tile_stored(2, c1, row);
-  if (kColumns == 2) {
-    _tile_stored(1, c + kTile, row);
-    _tile_stored(3, c1 + kTile, row);
-  }
+  _tile_stored(3, c1, row);
+  if (kColumns > 1) _tile_stored(1, c + kTile, row);
+  if (kColumns > 1) _tile_stored(4, c1 + kTile, row);
+  if (kColumns > 2) _tile_stored(2, c + 2 * kTile, row);
+  if (kColumns > 2) _tile_stored(5, c1 + 2 * kTile, row);
 }
 
 // Splits `n` elements of a row into parts, `part_bytes` apart, steps of k `step_bytes` apart.
@@ -231,7 +256,7 @@ static Weights PrepareWeights(const PanelArgs& a, int64_t group, bool last) {
 // from the numbers themselves.
 template <class T>
 static void Repair(const PanelArgs& a, int64_t group, bool last, float* c) {
-  const int64_t columns = RoundUp(a.tokens, kTile), part_bytes = RoundUp(a.k, kStep) * 32;
+  const int64_t columns = RoundUp(a.tokens, kTile), part_bytes = PartBytes(a.k);
   VF odd{};
   for (int64_t r = 0; r < kGroup; ++r)
     for (int64_t t = 0; t < columns; t += kLanes) odd += Load(c + r * a.ldc + t) * 0.0f;
@@ -278,7 +303,7 @@ template <class T>
 static void Panel(const PanelArgs& a) {
   if (Parts<T>::kCount > 1 && a.accumulate) return AccumulatePanel<T>(a);
   const int64_t steps = CeilDiv(a.k, kStep), tiles = CeilDiv(a.tokens, kTile);
-  const int64_t x_part = RoundUp(a.k, kStep) * 32, x_tile = x_part * Parts<T>::kCount;
+  const int64_t x_part = PartBytes(a.k), x_tile = x_part * Parts<T>::kCount;
   const char* x = static_cast<const char*>(a.packed);
   for (int64_t g = 0; g < a.groups; ++g) {
     const bool last = g + 1 == a.groups;
@@ -305,17 +330,23 @@ static void Panel(const PanelArgs& a) {
       for (int h = 0; h < 2; ++h)
         next[h] = reinterpret_cast<const char*>(static_cast<const T*>(a.w[h]) + (g + 1) * a.step[h] * a.ldw);
     const int64_t next_row = a.ldw * static_cast<int64_t>(sizeof(T));
-    const int64_t each = CeilDiv(kHalf, CeilDiv(tiles, 2));  // rows to fetch in each pass over k
+    const int64_t each = CeilDiv(kHalf, CeilDiv(tiles, 3));  // rows to fetch in each pass over k
     int64_t row = next[0] ? 0 : kHalf;
-    for (int64_t t = 0; t < tiles; t += 2, row += each) {
+    for (int64_t t = 0; t < tiles; row += each) {
       const int64_t rows = Larger<int64_t>(0, Smaller(each, kHalf - row));
       const char* ahead[2] = {next[0] + row * next_row, next[1] + row * next_row};
-      if (t + 1 < tiles)
-        Columns<T, 2>(w, x + t * x_tile, x_tile, x_part, steps, c + t * kTile, a.ldc, a.accumulate, ahead, next_row,
-                      rows);
+      const auto columns = [&](auto count) {
+        Columns<T, decltype(count)::value>(w, x + t * x_tile, x_tile, x_part, steps, c + t * kTile, a.ldc,
+                                           a.accumulate, ahead, next_row, rows);
+        t += decltype(count)::value;
+      };
+      // Four are two and two: a single column loads as much as it multiplies.
+      if (tiles - t >= 3 && tiles - t != 4)
+        columns(Count<3>());
+      else if (tiles - t >= 2)
+        columns(Count<2>());
       else
-        Columns<T, 1>(w, x + t * x_tile, x_tile, x_part, steps, c + t * kTile, a.ldc, a.accumulate, ahead, next_row,
-                      rows);
+        columns(Count<1>());
     }
     __builtin_free(copy);
     if (Parts<T>::kCount > 1) Repair<T>(a, g, last, c);

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from atbfn.fusion.machine import this_machine
+from atbfn.lowering.cpu.native import kernels
 from atbfn.primitives.activation import Activation
 from atbfn.primitives.norm import LayerNorm, Norm
 
@@ -17,6 +18,11 @@ DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16), jnp.dtype(jnp.float32
 
 ACTIVATIONS = ("identity", "silu", "gelu", "gelu_tanh", "relu")
 """In the order of `Activation` in kernels/cpu/types.h."""
+
+
+def token_bytes(dtype: Any, k: int) -> int:
+    """Bytes of one token's row of k elements, packed for a product by the kernels in use."""
+    return kernels().packed_bytes(DTYPES.index(jnp.dtype(dtype)), k, 16) // 16
 
 
 def call(target: str, outs: Any, operands: Sequence[Any], aliases: dict[int, int] | None = None, **settings: Any) -> Any:

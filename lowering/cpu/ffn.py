@@ -15,7 +15,13 @@ TARGET = "atbfn_fused_ffn"
 def form(spec: FFNSpec, args: FFNArgs) -> Outputs:
     """The operator as one call."""
     x, hidden, intermediate = args.x, args.x.shape[-1], args.w_up.shape[0]
-    blocking = ffn_blocking(this_machine(), math.prod(x.shape[:-1]), hidden, intermediate, x.dtype.itemsize)
+    blocking = ffn_blocking(
+        this_machine(),
+        math.prod(x.shape[:-1]),
+        intermediate,
+        calls.token_bytes(x.dtype, hidden),
+        calls.token_bytes(x.dtype, 1024) // 1024,
+    )
     operands = (
         x,
         args.w_gate,

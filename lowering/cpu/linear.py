@@ -17,7 +17,7 @@ TARGET = "atbfn_linear"
 def form(spec: LinearSpec, args: LinearArgs) -> Outputs:
     """The operator as one call."""
     x, w = args.x, args.w
-    block = token_block(this_machine(), math.prod(x.shape[:-1]), x.shape[-1], x.dtype.itemsize)
+    block = token_block(this_machine(), math.prod(x.shape[:-1]), calls.token_bytes(x.dtype, x.shape[-1]))
     out = jax.ShapeDtypeStruct((*x.shape[:-1], w.shape[0]), x.dtype)
     return Outputs((calls.call(TARGET, out, (x, w, args.b), block=block),))
 

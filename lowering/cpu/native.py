@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+from typing import Any
 
 import jax
 
@@ -29,18 +30,27 @@ def available() -> bool:
     return reason() is None
 
 
+def kernels() -> Any:
+    """The compiled module.
+
+    Raises:
+      ImportError: there is none (`reason` says why).
+    """
+    return importlib.import_module("atbfn._kernels")
+
+
 def _load() -> str | None:
     try:
-        kernels = importlib.import_module("atbfn._kernels")
+        module = kernels()
     except ImportError as error:
         return _why_not_built(error)
-    if problem := kernels.isa_problem():
+    if problem := module.isa_problem():
         raise ValueError(problem)
-    for name, handler in kernels.handlers().items():
+    for name, handler in module.handlers().items():
         try:
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
         except Exception as error:  # XLA refuses handlers of a newer interface with more than one exception type
-            version = ".".join(map(str, kernels.ffi_api_version))
+            version = ".".join(map(str, module.ffi_api_version))
             return f"XLA refused {name}, which was built for FFI interface {version}: {error}"
     return None
 
