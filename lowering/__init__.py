@@ -17,6 +17,7 @@ from atbfn.lowering.table import (
 
 CUSTOM_CALLS = (
     cpu.ffn.TARGET,
+    cpu.flash_attention.TARGET,
     cpu.kv_cache.TARGET,
     cpu.linear.TARGET,
     cpu.norm.TARGET,

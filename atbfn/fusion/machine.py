@@ -74,7 +74,7 @@ def token_block(machine: Machine, tokens: int, token_bytes: int) -> int:
     More tokens per pass over the weights read them less often from memory; what is left holds the weights of this
     moment and the next.
     """
-    return _fit(max(tokens, 1), machine.l2 // 2 // max(1, token_bytes), _TILE)
+    return _fit(max(tokens, 1), machine.l2 * 3 // 4 // max(1, token_bytes), _TILE)
 
 
 def ffn_blocking(machine: Machine, tokens: int, intermediate: int, token_bytes: int, feature_bytes: int) -> FFNBlocking:
@@ -87,3 +87,23 @@ def ffn_blocking(machine: Machine, tokens: int, intermediate: int, token_bytes: 
     block = token_block(machine, tokens, token_bytes)
     chunk = _fit(intermediate, machine.l2 * 3 // 8 // max(1, min(block, max(tokens, 1)) * feature_bytes), _GROUP)
     return FFNBlocking(block, chunk)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionBlocking:
+    """How attention over many queries is cut: query rows (over all heads of a key head) and keys at a time."""
+
+    columns: int
+    keys: int
+
+
+def attention_blocking(machine: Machine, head_dim: int, itemsize: int) -> AttentionBlocking:
+    """Blocks of attention. A block of keys and the transposed values each take a sixteenth of the second cache; so do
+    the sums of the query rows, in float32, in an eighth."""
+    head_dim = max(1, head_dim)
+    keys = machine.l2 // 16 // (head_dim * itemsize)
+    columns = machine.l2 // 8 // (head_dim * 4)
+    triple = 3 * _TILE  # what the kernels multiply together
+    return AttentionBlocking(
+        max(triple, min(columns // triple, 8) * triple), max(2 * _GROUP, min(keys, 1024) // _GROUP * _GROUP)
+    )

@@ -4,6 +4,7 @@
 
 #include "xla/ffi/api/ffi.h"
 
+XLA_FFI_DECLARE_HANDLER_SYMBOL(atbfn_flash_attention);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(atbfn_fused_ffn);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(atbfn_kv_cache_write);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(atbfn_linear);

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_kernels, m) {
   m.doc() = "Compiled kernels of atbfn: XLA FFI handlers, by the name they are registered under.";
   m.def("handlers", [] {
     py::dict table;
+    table["atbfn_flash_attention"] = py::capsule(reinterpret_cast<void*>(atbfn_flash_attention));
     table["atbfn_fused_ffn"] = py::capsule(reinterpret_cast<void*>(atbfn_fused_ffn));
     table["atbfn_kv_cache_write"] = py::capsule(reinterpret_cast<void*>(atbfn_kv_cache_write));
     table["atbfn_linear"] = py::capsule(reinterpret_cast<void*>(atbfn_linear));

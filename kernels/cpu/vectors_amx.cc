@@ -193,20 +193,36 @@ ATBFN_INLINE void Columns(const Weights& w, const char* x, int64_t x_tile_bytes,
   if (kColumns > 2) _tile_stored(5, c1 + 2 * kTile, row);
 }
 
-// Splits `n` elements of a row into parts, `part_bytes` apart, steps of k `step_bytes` apart.
+ATBFN_INLINE __m512i HighHalves(__m512i a, __m512i b) {
+  alignas(64) static constexpr int16_t kOdd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                   33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  return _mm512_permutex2var_epi16(a, _mm512_load_si512(kOdd), b);
+}
+
+// Splits `n` elements of a row into parts, `part_bytes` apart, steps of k `step_bytes` apart. Adding half a unit of the
+// upper sixteen bits and cutting off the lower ones rounds to nearest; the last part is exact as it is. What rounds to
+// infinity, or is not finite, leaves a NaN: see Repair.
 template <class T>
 ATBFN_INLINE void SplitRow(const T* from, int64_t n, char* to, int64_t part_bytes, int64_t step_bytes) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    VF v = n - i >= kLanes ? Load(from + i) : LoadSome(from + i, n - i);
-    __m512 x = reinterpret_cast<__m512>(v);
-    char* at = to + i / kStep * step_bytes + i % kStep * 2;
-    for (int p = 0; p < Parts<T>::kCount; ++p)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at + p * part_bytes), TakePart(&x));
+  const __m512i half_unit = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(-65536);
+  for (int64_t i = 0; i < n; i += kStep, to += step_bytes) {
+    __m512 x[2];
+    for (int64_t j = 0; j < 2; ++j) {
+      const int64_t left = n - i - j * kLanes;
+      const VF v = left >= kLanes ? Load(from + i + j * kLanes) : left > 0 ? LoadSome(from + i + j * kLanes, left) : VF{};
+      x[j] = reinterpret_cast<__m512>(v);
+    }
+    for (int p = 0; p < Parts<T>::kCount; ++p) {
+      __m512i u[2];
+      for (int j = 0; j < 2; ++j) {
+        u[j] = _mm512_castps_si512(x[j]);
+        if (p + 1 == Parts<T>::kCount) continue;
+        u[j] = _mm512_and_si512(_mm512_add_epi32(u[j], half_unit), high);
+        x[j] = _mm512_sub_ps(x[j], _mm512_castsi512_ps(u[j]));
+      }
+      _mm512_store_si512(to + p * part_bytes, HighHalves(u[0], u[1]));
+    }
   }
-  if (n % kStep != 0 && n % kStep <= kLanes)  // the half of the last step that the loop did not reach
-    for (int p = 0; p < Parts<T>::kCount; ++p)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + p * part_bytes + n / kStep * step_bytes + 32),
-                          _mm256_setzero_si256());
 }
 
 template <class T>

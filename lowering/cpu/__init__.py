@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from atbfn.lowering.cpu import ffn, kv_cache, linear, native, norm
+from atbfn.lowering.cpu import ffn, flash_attention, kv_cache, linear, native, norm
 from atbfn.lowering.table import Implementation, register, set_unavailable
 from atbfn.primitives import attention
 from atbfn.primitives.kv_cache import KVCacheArgs, KVCacheSpec
@@ -51,6 +51,7 @@ def register_kernels() -> None:
     platforms = ("cpu",)
     for operator, form, refuses in (
         ("fused_ffn", ffn.form, ffn.refuses),
+        ("flash_attention", flash_attention.form, flash_attention.refuses),
         ("linear", linear.form, linear.refuses),
         ("norm", norm.form, norm.refuses),
         ("norm_residual", norm.residual_form, norm.refuses),

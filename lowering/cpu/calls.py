@@ -43,6 +43,8 @@ def call(target: str, outs: Any, operands: Sequence[Any], aliases: dict[int, int
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
         return np.bool_(value)
+    if isinstance(value, np.ndarray):
+        return value
     return np.int64(value) if isinstance(value, int) else np.float32(value)
 
 
