@@ -15,14 +15,7 @@ from atbfn.lowering.table import (
     why_not,
 )
 
-CUSTOM_CALLS = (
-    cpu.ffn.TARGET,
-    cpu.flash_attention.TARGET,
-    cpu.kv_cache.TARGET,
-    cpu.linear.TARGET,
-    cpu.norm.TARGET,
-    cpu.norm.RESIDUAL_TARGET,
-)
+CUSTOM_CALLS = cpu.CUSTOM_CALLS
 """Every custom call that a program with atbfn operators may hold; `atbfn.export` allows them."""
 
 

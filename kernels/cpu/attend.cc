@@ -214,10 +214,13 @@ void AttendMany(const Kernels& kernels, const Engine& engine, const Attention& a
       softmax.top = s.top + c0;
       softmax.total = s.total + c0;
       softmax.rescale = s.rescale;
-      kernels.softmax(softmax);
+      if (engine.softmax_packed) {
+        engine.softmax_packed(softmax, s.p);
+      } else {
+        kernels.softmax(softmax);
+        engine.pack(s.scores, kSubBlock, 0, rounded, rounded, 0, n, n, s.p);
+      }
       if (k0 > first) kernels.scale_columns(s.context + c0, ld, d, n_tiles, s.rescale);
-
-      engine.pack(s.scores, kSubBlock, 0, rounded, rounded, 0, n, n, s.p);
       PanelArgs sum{};
       for (int h = 0; h < 2; ++h) {
         sum.w[h] = At(s.values, h * kHalf * padded, a.dtype);

@@ -56,7 +56,14 @@ void PackRows(Machine& machine, const Engine& engine, const RowSource& source, i
     const int64_t t0 = tile * kTile, count = std::min(kTile, tokens - t0);
     for (int64_t t = 0; t < count; ++t) {
       float* row = rows[worker] + t * k;
-      kernels.widen(source.dtype, At(source.base, (first + t0 + t) * source.ld, source.dtype), row, k);
+      if (source.heads == 1) {
+        kernels.widen(source.dtype, At(source.base, (first + t0 + t) * k, source.dtype), row, k);
+      } else {
+        const int64_t b = (first + t0 + t) / source.q_len, i = (first + t0 + t) % source.q_len, d = k / source.heads;
+        for (int64_t h = 0; h < source.heads; ++h)
+          kernels.widen(source.dtype, At(source.base, ((b * source.heads + h) * source.q_len + i) * d, source.dtype),
+                        row + h * d, d);
+      }
       if (norm.given) kernels.norm(norm.args, row, k, nullptr, nullptr);
     }
     kernels.transpose(rows[worker], k, count, k, cols[worker], kTile);

@@ -75,11 +75,12 @@ class PerWorker {
   T* base_;
 };
 
-// Where the rows of an operand come from: row t of the packed operand is `row(t)` of a [.., k] array of the dtype.
+// Where the rows of an operand come from: rows [.., k] one after the other, or, with `heads`, the heads of a row of an
+// array [batch, heads, q_len, k / heads], side by side.
 struct RowSource {
   Dtype dtype;
   const void* base;
-  int64_t ld;
+  int64_t heads = 1, q_len = 1;
 };
 
 // Packs `tokens` rows from `first` on as the X of a product, normalised where `norm` is given.

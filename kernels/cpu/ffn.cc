@@ -40,7 +40,7 @@ void Run(Machine& machine, Dtype dtype, const Operands& in, const Settings& s, v
 
   for (int64_t t0 = 0; t0 < s.tokens; t0 += block) {
     const int64_t tokens = std::min(block, s.tokens - t0);
-    PackRows(machine, engine, {dtype, in.Data(kX), s.hidden}, t0, tokens, s.hidden, s.norm, x);
+    PackRows(machine, engine, {dtype, in.Data(kX)}, t0, tokens, s.hidden, s.norm, x);
     for (int64_t i0 = 0; i0 < s.intermediate; i0 += chunk) {
       const int64_t features = std::min(chunk, s.intermediate - i0);
       // A group is kHalf gates and the ups of the same features, or kGroup ups.

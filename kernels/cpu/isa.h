@@ -41,6 +41,8 @@ struct Engine {
                int64_t all_tokens, void* packed);
   int64_t (*scratch_bytes)(int64_t k);
   void (*panel)(const PanelArgs& args);
+  // Softmax whose result is packed (keys are k, queries tokens) instead of put back; null where the engine has none.
+  void (*softmax_packed)(const struct SoftmaxArgs& args, void* packed);
 };
 
 struct NormArgs {

@@ -35,7 +35,7 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Result<ffi
   const float* bias = in.Wide(kBias, kernels, scratch);
   for (int64_t t0 = 0; t0 < all; t0 += block) {
     const int64_t tokens = std::min(block, all - t0);
-    PackRows(machine, engine, {dtype, in.Data(kX), k}, t0, tokens, k, {}, packed);
+    PackRows(machine, engine, {dtype, in.Data(kX)}, t0, tokens, k, {}, packed);
     const Product product{in.Data(kW), features, bias, nullptr, At(out->untyped_data(), t0 * features, dtype), features,
                           nullptr, 0};
     Multiply(machine, dtype, engine, packed, tokens, k, &product, 1);

@@ -10,12 +10,14 @@ PYBIND11_MODULE(_kernels, m) {
   m.doc() = "Compiled kernels of atbfn: XLA FFI handlers, by the name they are registered under.";
   m.def("handlers", [] {
     py::dict table;
+    table["atbfn_attention"] = py::capsule(reinterpret_cast<void*>(atbfn_attention));
     table["atbfn_flash_attention"] = py::capsule(reinterpret_cast<void*>(atbfn_flash_attention));
     table["atbfn_fused_ffn"] = py::capsule(reinterpret_cast<void*>(atbfn_fused_ffn));
     table["atbfn_kv_cache_write"] = py::capsule(reinterpret_cast<void*>(atbfn_kv_cache_write));
     table["atbfn_linear"] = py::capsule(reinterpret_cast<void*>(atbfn_linear));
     table["atbfn_norm"] = py::capsule(reinterpret_cast<void*>(atbfn_norm));
     table["atbfn_norm_residual"] = py::capsule(reinterpret_cast<void*>(atbfn_norm_residual));
+    table["atbfn_rope"] = py::capsule(reinterpret_cast<void*>(atbfn_rope));
     return table;
   });
   m.def("isa", [] { return std::string(atbfn::Selected().name); }, "The instruction set in use.");

@@ -182,7 +182,7 @@ ATBFN_INLINE float Sum(VF v) {
 #endif
 }
 
-ATBFN_INLINE VF Max(VF a, VF b) { return a < b ? b : a; }  // keeps a NaN of a
+ATBFN_INLINE VF Max(VF a, VF b) { return a < b ? b : a; }  // keeps a NaN of a, passes over one of b
 ATBFN_INLINE VF Min(VF a, VF b) { return a > b ? b : a; }
 
 // e^x, relative error below 2e-7 for x in [-87, 88]; 0 below, saturated above, NaN for NaN.
@@ -554,10 +554,40 @@ static bool TransposeValues(Dtype dtype, const void* from, int64_t ld_from, int6
   return finite;
 }
 
-// Two passes over the block: the maximum, then the exponentials. Lanes are queries, so neither reduces across lanes.
-template <bool masked, bool capped>
-static void SoftmaxAs(const SoftmaxArgs& a) {
+// 2^x, relative error below 3e-7; 0 far below, NaN for NaN. For the softmax, where it is most of the work.
+ATBFN_INLINE VF Exp2(VF x) {
+#if defined(__AVX512F__)
+  const __m512 v = reinterpret_cast<__m512>(x);
+  // x - floor(x), and 2^floor(x) put on by the same rule at the end. Of minus infinity the remainder is 0.
+  const VF r = reinterpret_cast<VF>(_mm512_reduce_ps(v, 0x01));
+  VF p = r * 1.8775767e-3f + 8.9893397e-3f;
+  p = p * r + 5.5826318e-2f;
+  p = p * r + 2.4015361e-1f;
+  p = p * r + 6.9315308e-1f;
+  p = p * r + 9.9999993e-1f;
+  return reinterpret_cast<VF>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), v));
+#else
+  return Exp(x * 0.693147180559945309f);
+#endif
+}
+
+// Where the softmax puts the exponentials of two neighbouring keys for a vector of queries: back where the scores were.
+struct InPlace {
+  float* s;
+  int64_t ld;
+  ATBFN_INLINE void Put(const InPlace& to, int64_t key, int64_t t, VF first, VF second, bool both) {
+    Store(to.s + key * to.ld + t, first);
+    if (both) Store(to.s + (key + 1) * to.ld + t, second);
+  }
+};
+
+// Two passes over the block: the maximum, then the exponentials. Lanes are queries, so neither reduces across lanes. A
+// NaN score is passed over by the first and makes the sum of the second a NaN.
+template <bool masked, bool capped, class Sink>
+static void SoftmaxAs(const SoftmaxArgs& a, const Sink& sink) {
   constexpr float kMinusInf = -__builtin_inff();
+  constexpr float kLog2e = 1.44269504088896341f;
+  const bool rewrite = masked || capped || !(a.scale > 0);
   for (int64_t t = 0; t < a.columns; t += kLanes) {
     const VF old_top = Load(a.top + t);
     VI low{}, high{}, leading{};
@@ -566,54 +596,70 @@ static void SoftmaxAs(const SoftmaxArgs& a) {
       std::memcpy(&high, a.high + t, sizeof high);
       std::memcpy(&leading, a.leading + t, sizeof leading);
     }
-    VF tops[2] = {old_top, old_top};
-    for (int64_t j = 0; j < a.keys; ++j) {
-      float* p = a.s + j * a.ld + t;
-      VF s = Load(p) * a.scale;
-      if (capped) s = a.softcap * Tanh(s / a.softcap);
-      if (masked) {
-        VI may = VI{} - 1;
-        if (a.low) {
-          const VI key = VI{} + (a.first_key + static_cast<int32_t>(j));
-          may = (key < high) & ((key >= low) | (key < leading));
+    VF tops[4] = {Splat(kMinusInf), Splat(kMinusInf), Splat(kMinusInf), Splat(kMinusInf)};
+    if (!rewrite) {
+      int64_t j = 0;
+      for (; j + 4 <= a.keys; j += 4)
+        for (int64_t i = 0; i < 4; ++i) tops[i] = Max(tops[i], Load(a.s + (j + i) * a.ld + t));
+      for (; j < a.keys; ++j) tops[0] = Max(tops[0], Load(a.s + j * a.ld + t));
+    } else {
+      for (int64_t j = 0; j < a.keys; ++j) {
+        float* p = a.s + j * a.ld + t;
+        VF s = Load(p) * a.scale;
+        if (capped) s = a.softcap * Tanh(s / a.softcap);
+        if (masked) {
+          VI may = VI{} - 1;
+          if (a.low) {
+            const VI key = VI{} + (a.first_key + static_cast<int32_t>(j));
+            may = (key < high) & ((key >= low) | (key < leading));
+          }
+          if (a.allowed) {
+            const uint8_t* b = a.allowed + j * a.columns + t;
+            VI bytes;
+            for (int64_t i = 0; i < kLanes; ++i) bytes[i] = b[i] ? -1 : 0;
+            may &= bytes;
+          }
+          s = may ? s : Splat(kMinusInf);
         }
-        if (a.allowed) {
-          const uint8_t* b = a.allowed + j * a.columns + t;
-          VI bytes;
-          for (int64_t i = 0; i < kLanes; ++i) bytes[i] = b[i] ? -1 : 0;
-          may &= bytes;
-        }
-        s = may ? s : Splat(kMinusInf);
+        Store(p, s);
+        tops[0] = Max(tops[0], s);
       }
-      if (masked || capped) Store(p, s);
-      // A NaN score must reach the maximum, whatever comes after it.
-      tops[j & 1] = s > tops[j & 1] ? s : (s != s ? s : tops[j & 1]);
     }
-    VF top = tops[0] > tops[1] ? tops[0] : tops[1];
-    top = tops[0] != tops[0] ? tops[0] : top;
+    const float factor = rewrite ? 1.0f : a.scale;
+    const VF top = Max(old_top, Max(Max(tops[0], tops[1]), Max(tops[2], tops[3])) * factor);
     const VF shift = top == kMinusInf ? VF{} : top;
-    VF sums[4] = {};
-    const VF factor = Splat(masked || capped ? 1.0f : a.scale);
-    for (int64_t j = 0; j < a.keys; ++j) {
-      float* p = a.s + j * a.ld + t;
-      const VF e = Exp(Load(p) * factor - shift);
-      Store(p, e);
-      sums[j & 3] += e;
+    const VF minus_shift = shift * -kLog2e;
+    VF sums[2] = {};
+    int64_t j = 0;
+    for (; j + 2 <= a.keys; j += 2) {
+      const VF first = Exp2(Load(a.s + j * a.ld + t) * (factor * kLog2e) + minus_shift);
+      const VF second = Exp2(Load(a.s + (j + 1) * a.ld + t) * (factor * kLog2e) + minus_shift);
+      sums[0] += first;
+      sums[1] += second;
+      Sink::Put(sink, j, t, first, second, true);
     }
-    const VF rescale = Exp(old_top - shift);
+    if (j < a.keys) {
+      const VF first = Exp2(Load(a.s + j * a.ld + t) * (factor * kLog2e) + minus_shift);
+      sums[0] += first;
+      Sink::Put(sink, j, t, first, VF{}, false);
+    }
+    const VF rescale = Exp2(old_top * kLog2e + minus_shift);
     Store(a.rescale + t, rescale);
-    Store(a.total + t, Load(a.total + t) * rescale + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
+    Store(a.total + t, Load(a.total + t) * rescale + (sums[0] + sums[1]));
     Store(a.top + t, top);
   }
 }
 
-static void Softmax(const SoftmaxArgs& a) {
+template <class Sink>
+static void SoftmaxTo(const SoftmaxArgs& a, const Sink& sink) {
   const bool masked = a.low != nullptr || a.allowed != nullptr;
   if (masked)
-    a.softcap != 0 ? SoftmaxAs<true, true>(a) : SoftmaxAs<true, false>(a);
+    a.softcap != 0 ? SoftmaxAs<true, true>(a, sink) : SoftmaxAs<true, false>(a, sink);
   else
-    a.softcap != 0 ? SoftmaxAs<false, true>(a) : SoftmaxAs<false, false>(a);
+    a.softcap != 0 ? SoftmaxAs<false, true>(a, sink) : SoftmaxAs<false, false>(a, sink);
 }
+
+static void Softmax(const SoftmaxArgs& a) { SoftmaxTo(a, InPlace{a.s, a.ld}); }
 
 // kRows x kVectors accumulators stay in registers while the keys go by.
 template <class T, int kRows, int kVectors>
@@ -878,12 +924,12 @@ static void Nothing() {}
 static Kernels VectorKernels(const char* name) {
   Kernels k{};
   k.name = name;
-  k.many[0] = {"vector", VectorPackedBytes, VectorPack, VectorScratchBytes, VectorPanel<Bf16>};
-  k.many[1] = {"vector", VectorPackedBytes, VectorPack, VectorScratchBytes, VectorPanel<F16>};
-  k.many[2] = {"vector", VectorPackedBytes, VectorPack, VectorScratchBytes, VectorPanel<float>};
-  k.few[0] = {"dot", DotPackedBytes, DotPack, DotScratchBytes, DotPanel<Bf16>};
-  k.few[1] = {"dot", DotPackedBytes, DotPack, DotScratchBytes, DotPanel<F16>};
-  k.few[2] = {"dot", DotPackedBytes, DotPack, DotScratchBytes, DotPanel<float>};
+  k.many[0] = {"vector", VectorPackedBytes, VectorPack, VectorScratchBytes, VectorPanel<Bf16>, nullptr};
+  k.many[1] = {"vector", VectorPackedBytes, VectorPack, VectorScratchBytes, VectorPanel<F16>, nullptr};
+  k.many[2] = {"vector", VectorPackedBytes, VectorPack, VectorScratchBytes, VectorPanel<float>, nullptr};
+  k.few[0] = {"dot", DotPackedBytes, DotPack, DotScratchBytes, DotPanel<Bf16>, nullptr};
+  k.few[1] = {"dot", DotPackedBytes, DotPack, DotScratchBytes, DotPanel<F16>, nullptr};
+  k.few[2] = {"dot", DotPackedBytes, DotPack, DotScratchBytes, DotPanel<float>, nullptr};
   for (int i = 0; i < kDtypes; ++i) k.max_few[i] = kMaxDotTokens;
   k.begin = Nothing;
   k.end = Nothing;

@@ -369,15 +369,34 @@ static void Panel(const PanelArgs& a) {
   }
 }
 
+// Two keys are a row of pairs in the packed operand.
+struct PackedPairs {
+  char* packed;
+  int64_t tile_bytes;
+  ATBFN_INLINE void Put(const PackedPairs& to, int64_t key, int64_t t, VF first, VF second, bool) {
+    const __m512i half_unit = _mm512_set1_epi32(0x8000);
+    const __m512i a = _mm512_add_epi32(reinterpret_cast<__m512i>(first), half_unit);
+    const __m512i b = _mm512_add_epi32(reinterpret_cast<__m512i>(second), half_unit);
+    // The low half from a's upper bits, the high half from b's. Exponentials are not negative and at most 1.
+    const __m512i pair = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(a, 16), b);
+    _mm512_store_si512(to.packed + t / kTile * to.tile_bytes + key * 32, pair);
+  }
+};
+
+// Keys are a multiple of kStep, so nothing is left to be zero.
+static void SoftmaxPacked(const SoftmaxArgs& a, void* packed) {
+  SoftmaxTo(a, PackedPairs{static_cast<char*>(packed), PartBytes(a.keys)});
+}
+
 }  // namespace ATBFN_ISA
 
 const Kernels& AmxKernels() {
   using namespace isa_amx;
   static const Kernels kernels = [] {
     Kernels k = VectorKernels("amx");
-    k.many[0] = {"amx", PackedBytes<Bf16>, Pack<Bf16>, ScratchBytes<Bf16>, Panel<Bf16>};
-    k.many[1] = {"amx", PackedBytes<F16>, Pack<F16>, ScratchBytes<F16>, Panel<F16>};
-    k.many[2] = {"amx", PackedBytes<float>, Pack<float>, ScratchBytes<float>, Panel<float>};
+    k.many[0] = {"amx", PackedBytes<Bf16>, Pack<Bf16>, ScratchBytes<Bf16>, Panel<Bf16>, SoftmaxPacked};
+    k.many[1] = {"amx", PackedBytes<F16>, Pack<F16>, ScratchBytes<F16>, Panel<F16>, nullptr};
+    k.many[2] = {"amx", PackedBytes<float>, Pack<float>, ScratchBytes<float>, Panel<float>, nullptr};
     k.max_few[0] = 4;
     k.begin = Begin;
     k.end = End;

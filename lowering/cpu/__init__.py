@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-
-from atbfn.lowering.cpu import ffn, flash_attention, kv_cache, linear, native, norm
+from atbfn.lowering.cpu import attention, ffn, flash_attention, kv_cache, linear, native, norm, rope
 from atbfn.lowering.table import Implementation, register, set_unavailable
-from atbfn.primitives import attention
-from atbfn.primitives.kv_cache import KVCacheArgs, KVCacheSpec
-from atbfn.primitives.operator import Outputs
 
+_OPERATORS = (
+    ("attention_with_kv_cache", attention.form, attention.refuses),
+    ("flash_attention", flash_attention.form, flash_attention.refuses),
+    ("fused_ffn", ffn.form, ffn.refuses),
+    ("kv_cache_update", kv_cache.form, kv_cache.refuses),
+    ("linear", linear.form, linear.refuses),
+    ("norm", norm.form, norm.refuses),
+    ("norm_residual", norm.residual_form, norm.refuses),
+    ("rope", rope.form, rope.refuses),
+    ("self_attention", attention.form, attention.refuses),
+)
 
-def _write(
-    k_cache: jax.Array,
-    v_cache: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    pos: jax.Array,
-    lengths: jax.Array | None,
-    layer: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    """`primitives.kv_cache.write` by the compiled kernel, which wants positions and lengths per sequence."""
-    batch, _, q_len, _ = k.shape
-    pos = jnp.broadcast_to(pos, (batch,))
-    lengths = jnp.full((batch,), q_len, jnp.int32) if lengths is None else lengths
-    return kv_cache.write(k_cache, v_cache, k, v, pos, lengths, layer)
-
-
-def _kv_cache_update(spec: KVCacheSpec, args: KVCacheArgs) -> Outputs:
-    return Outputs(_write(args.k_cache, args.v_cache, args.k, args.v, args.pos, args.lengths, args.layer))
-
-
-def _refuses(spec: Any, args: Any) -> str | None:
-    # XLA's own write is in place and free of a call for the wide dtypes this kernel does not take.
-    if args.k_cache.dtype.itemsize not in (2, 4):
-        return f"the cache write takes elements of 2 or 4 bytes, not {args.k_cache.dtype}"
-    return None
+CUSTOM_CALLS = (
+    attention.TARGET,
+    ffn.TARGET,
+    flash_attention.TARGET,
+    kv_cache.TARGET,
+    linear.TARGET,
+    norm.TARGET,
+    norm.RESIDUAL_TARGET,
+    rope.TARGET,
+)
+"""The handlers' names, as they stand in a program."""
 
 
 def register_kernels() -> None:
@@ -48,16 +36,5 @@ def register_kernels() -> None:
     if reason is not None:
         set_unavailable("cpu", reason)
         return
-    platforms = ("cpu",)
-    for operator, form, refuses in (
-        ("fused_ffn", ffn.form, ffn.refuses),
-        ("flash_attention", flash_attention.form, flash_attention.refuses),
-        ("linear", linear.form, linear.refuses),
-        ("norm", norm.form, norm.refuses),
-        ("norm_residual", norm.residual_form, norm.refuses),
-    ):
-        register(operator, "cpu", Implementation(form, refuses, platforms))
-    register("kv_cache_update", "cpu", Implementation(_kv_cache_update, _refuses, platforms))
-    # The cache is written by the kernel; the products and the attention around it are XLA's.
-    fused = functools.partial(attention.plain, write=_write)
-    register("attention_with_kv_cache", "cpu", Implementation(fused, _refuses, platforms))
+    for operator, form, refuses in _OPERATORS:
+        register(operator, "cpu", Implementation(form, refuses, ("cpu",)))

@@ -8,8 +8,26 @@ import numpy as np
 
 from atbfn.lowering.cpu import native
 from atbfn.primitives.errors import bad_type, bad_value
+from atbfn.primitives.kv_cache import KVCacheArgs, KVCacheSpec
+from atbfn.primitives.operator import Outputs
 
 TARGET = "atbfn_kv_cache_write"
+
+
+def form(spec: KVCacheSpec, args: KVCacheArgs) -> Outputs:
+    """The operator as one call, which wants positions and lengths per sequence."""
+    batch, _, q_len, _ = args.k.shape
+    pos = jnp.broadcast_to(args.pos, (batch,))
+    lengths = jnp.full((batch,), q_len, jnp.int32) if args.lengths is None else args.lengths
+    return Outputs(write(args.k_cache, args.v_cache, args.k, args.v, pos, lengths, args.layer))
+
+
+def refuses(spec: KVCacheSpec, args: KVCacheArgs) -> str | None:
+    """Why the kernel cannot do a call, or None."""
+    # XLA's own write is in place and free of a call for the wide dtypes this kernel does not take.
+    if args.k_cache.dtype.itemsize not in (2, 4):
+        return f"the cache write takes elements of 2 or 4 bytes, not {args.k_cache.dtype}"
+    return None
 
 
 def write(
