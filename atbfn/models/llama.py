@@ -54,7 +54,8 @@ class LlamaConfig:
         (Qwen2 has the first).
       sliding_window: each token attends to this many tokens, itself included; None for all.
       scan_layers: layers run under `lax.scan` (one compiled body); False unrolls them, with each layer named
-        "decoder/<index>" for configuration and captured intermediates instead of "decoder/*".
+        "decoder/<index>" for configuration and captured intermediates instead of "decoder/*"; with parameters that
+        are `unstack`ed it also spares the copy of each layer's weights.
     """
 
     vocab_size: int
@@ -195,7 +196,14 @@ def forward_full(params: Any, config: LlamaConfig, tokens: jax.Array, *, lengths
 
 
 def _embed(params: Any, tokens: jax.Array) -> jax.Array:
-    return params["embedding"].at[tokens].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    table = params["embedding"]
+    if table.dtype.itemsize != 2:
+        return table.at[tokens].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    # Rows of 16-bit floats are taken as integers: XLA's CPU compiler would widen the whole table first.
+    nan = int(np.asarray(jnp.nan, table.dtype).view(np.uint16))
+    bits = jax.lax.bitcast_convert_type(table, jnp.uint16)
+    rows = bits.at[tokens].get(mode="fill", fill_value=nan, wrap_negative_indices=False)
+    return jax.lax.bitcast_convert_type(rows, table.dtype)
 
 
 def _ffn(weights: Any, config: LlamaConfig, attended: jax.Array, x: jax.Array) -> jax.Array:
@@ -204,11 +212,15 @@ def _ffn(weights: Any, config: LlamaConfig, attended: jax.Array, x: jax.Array) -
 
 
 def _layers(layer: Any, params: Any, config: LlamaConfig, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    layers = params["layers"]
     if not config.scan_layers:
         for i in range(config.num_layers):
+            weights = layers[i] if isinstance(layers, tuple) else jax.tree.map(lambda leaf, i=i: leaf[i], layers)
             with atbfn.layer(f"decoder/{i}"):
-                carry = layer(carry, jax.tree.map(lambda leaf, i=i: leaf[i], params["layers"]), i)
+                carry = layer(carry, weights, i)
         return carry
+    if isinstance(layers, tuple):
+        raise ValueError("scan_layers: got True and parameters of one layer each; stack them, or set it to False")
 
     def body(carry: tuple[jax.Array, ...], inputs: Any) -> tuple[tuple[jax.Array, ...], None]:
         with atbfn.layer("decoder/*"):
@@ -228,6 +240,16 @@ def _last_rows(x: jax.Array, lengths: jax.Array | None) -> jax.Array:
 def _logits(params: Any, config: LlamaConfig, x: jax.Array) -> jax.Array:
     x = atbfn.rmsnorm(x, params["norm"], eps=config.norm_eps)
     return atbfn.linear(x, params["embedding" if config.tie_word_embeddings else "lm_head"])
+
+
+def unstack(params: Any) -> Any:
+    """The same parameters with "layers" a tuple, one pytree per layer, for `scan_layers=False`.
+
+    A layer's weights are then used where they lie; a scan copies each layer's out of the stack at every step.
+    """
+    layers = params["layers"]
+    count = jax.tree.leaves(layers)[0].shape[0]
+    return {**params, "layers": tuple(jax.tree.map(lambda leaf, i=i: leaf[i], layers) for i in range(count))}
 
 
 def init_params(config: LlamaConfig, key: jax.Array, dtype: Any = jnp.float32) -> Any:
@@ -272,7 +294,7 @@ def load(
       source: file, folder, or an open checkpoint (`open_checkpoint`).
       dtype: of the parameters; norms are kept in float32.
       progress: called with (done, total, tensor name), in elements.
-      **changes: fields of the configuration to set, e.g. scan_layers=False.
+      **changes: fields of the configuration to set, e.g. scan_layers=False, which also unstacks the layers (`unstack`).
 
     Raises:
       WeightError: a file that is truncated, foreign or incomplete, or an architecture that is not supported.
@@ -291,7 +313,8 @@ def load(
     params = load_parameters(
         checkpoint, plan, dtype, expected_extra=lambda name: extra.fullmatch(name) is not None, progress=progress
     )
-    return Llama(dataclasses.replace(config, **changes), params)
+    config = dataclasses.replace(config, **changes)
+    return Llama(config, params if config.scan_layers else unstack(params))
 
 
 def _plan(config: LlamaConfig, spell: Any, *, unpermute: bool = False) -> Any:

@@ -3,7 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <vector>
@@ -27,6 +29,71 @@ void Pause(int64_t turn) {
   asm volatile("yield");
 #endif
 }
+
+// A helper that has just been released stays on its thread for a moment: a model's next call comes within microseconds,
+// and a thread that sleeps takes many times that to wake. This is the one thing that calls share, and all it holds are
+// helpers that wait; each belongs to the thread it runs on.
+constexpr auto kLinger = std::chrono::microseconds(60);
+
+class Waiting {
+ public:
+  // Waits to be given work. False: nothing came.
+  template <class Work>
+  static bool Wait(std::shared_ptr<Work>* work, int64_t* worker) {
+    Waiting me;
+    {
+      std::lock_guard<std::mutex> lock(Mutex());
+      me.next_ = First();
+      First() = &me;
+    }
+    const auto until = std::chrono::steady_clock::now() + kLinger;
+    for (int64_t turn = 0; !me.given_.load(std::memory_order_acquire); ++turn) {
+      Pause(0);
+      if (turn % 16 == 15 && std::chrono::steady_clock::now() > until && me.Leave()) return false;
+    }
+    *work = std::static_pointer_cast<Work>(std::move(me.work_));
+    *worker = me.worker_;
+    return true;
+  }
+
+  // Gives work to a helper that waits. False: there is none.
+  template <class Work>
+  static bool Give(const std::shared_ptr<Work>& work, int64_t worker) {
+    std::lock_guard<std::mutex> lock(Mutex());
+    Waiting* to = First();
+    if (!to) return false;
+    First() = to->next_;
+    to->work_ = work;
+    to->worker_ = worker;
+    to->given_.store(true, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  static std::mutex& Mutex() {
+    static auto* mutex = new std::mutex;  // never destroyed: threads of the pool may outlive static objects
+    return *mutex;
+  }
+  static Waiting*& First() {
+    static Waiting* first = nullptr;
+    return first;
+  }
+  // False: work was given meanwhile, or is being given.
+  bool Leave() {
+    std::lock_guard<std::mutex> lock(Mutex());
+    for (Waiting** at = &First(); *at; at = &(*at)->next_)
+      if (*at == this) {
+        *at = next_;
+        return true;
+      }
+    return false;
+  }
+
+  Waiting* next_ = nullptr;
+  std::shared_ptr<void> work_;
+  int64_t worker_ = 0;
+  std::atomic<bool> given_{false};
+};
 
 struct alignas(64) Stretch {
   std::atomic<int64_t> next{0};
@@ -80,11 +147,15 @@ struct Team::Shared {
 Team::Team(xla::ffi::ThreadPool& pool, const Kernels& kernels, int64_t most) : kernels_(kernels) {
   const int64_t size = std::max<int64_t>(1, std::min<int64_t>(most, pool.num_threads()));
   shared_ = std::make_shared<Shared>(size, kernels);
-  // Where there is no pool, XLA runs what it is given at once, on this thread.
-  for (int64_t worker = 1; worker < size; ++worker)
-    pool.Schedule([shared = shared_, worker, caller = std::this_thread::get_id()] {
-      if (std::this_thread::get_id() != caller) shared->Help(worker);
+  for (int64_t worker = 1; worker < size; ++worker) {
+    if (Waiting::Give(shared_, worker)) continue;
+    // Where there is no pool, XLA runs what it is given at once, on this thread.
+    pool.Schedule([shared = shared_, worker, caller = std::this_thread::get_id()]() mutable {
+      if (std::this_thread::get_id() == caller) return;
+      do shared->Help(worker);
+      while (Waiting::Wait(&shared, &worker));
     });
+  }
   kernels.begin();
 }
 
