@@ -188,23 +188,38 @@ const Features& Cpu() {
   return features;
 }
 
+// Reads in kStreams places at once; with several, the hardware's prefetchers get help, for they follow few of them.
+template <int kStreams>
 ATBFN_TARGET("avx2") void ReadAvx2(const char* data, std::size_t bytes) {
+  constexpr std::size_t kStep = 128, kAhead = kStreams > 1 ? 2048 : 0;
   __m256i acc[4] = {};
-  for (std::size_t i = 0; i + 128 <= bytes; i += 128) {
-    const __m256i* from = reinterpret_cast<const __m256i*>(data + i);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) acc[j] = _mm256_or_si256(acc[j], _mm256_load_si256(from + j));
+  const std::size_t part = bytes / kStreams / kStep * kStep;
+  for (std::size_t i = 0; i < part; i += kStep) {
+    for (int stream = 0; stream < kStreams; ++stream) {
+      const char* from = data + stream * part + i;
+      if (kAhead)
+        for (std::size_t line = 0; line < kStep; line += 64) _mm_prefetch(from + kAhead + line, _MM_HINT_T0);
+      for (int j = 0; j < 4; ++j)
+        acc[j] = _mm256_or_si256(acc[j], _mm256_load_si256(reinterpret_cast<const __m256i*>(from) + j));
+    }
   }
   Keep(acc);
 }
 
+template <int kStreams>
 ATBFN_TARGET("avx512f") void ReadAvx512(const char* data, std::size_t bytes) {
+  constexpr std::size_t kStep = 256, kAhead = kStreams > 1 ? 2048 : 0;
   __m512i acc[4];
   for (auto& a : acc) a = _mm512_setzero_si512();
-  for (std::size_t i = 0; i + 256 <= bytes; i += 256) {
-    const __m512i* from = reinterpret_cast<const __m512i*>(data + i);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) acc[j] = _mm512_or_si512(acc[j], _mm512_load_si512(from + j));
+  const std::size_t part = bytes / kStreams / kStep * kStep;
+  for (std::size_t i = 0; i < part; i += kStep) {
+    for (int stream = 0; stream < kStreams; ++stream) {
+      const char* from = data + stream * part + i;
+      if (kAhead)
+        for (std::size_t line = 0; line < kStep; line += 64) _mm_prefetch(from + kAhead + line, _MM_HINT_T0);
+      for (int j = 0; j < 4; ++j)
+        acc[j] = _mm512_or_si512(acc[j], _mm512_load_si512(reinterpret_cast<const __m512i*>(from) + j));
+    }
   }
   Keep(acc);
 }
@@ -240,12 +255,14 @@ std::vector<Kind> Kinds() {
   return kinds;
 }
 
-auto Reader() {
+using Reader = void (*)(const char*, std::size_t);
+
+std::vector<Reader> Readers() {
 #if defined(ATBFN_CEILINGS_X86)
-  if (Cpu().avx512) return &ReadAvx512;
-  if (Cpu().avx2) return &ReadAvx2;
+  if (Cpu().avx512) return {&ReadAvx512<1>, &ReadAvx512<4>};
+  if (Cpu().avx2) return {&ReadAvx2<1>, &ReadAvx2<4>};
 #endif
-  return &ReadBaseline;
+  return {&ReadBaseline};
 }
 
 }  // namespace
@@ -274,21 +291,25 @@ double ReadBandwidth(std::size_t bytes, int threads, double seconds) {
   };
   std::unique_ptr<char, Free> data(static_cast<char*>(std::aligned_alloc(kPage, share * threads)));
   if (!data) throw std::bad_alloc();
-  const auto read = Reader();
   auto prepare = [&](int thread) {
     char* mine = data.get() + thread * share;
-    std::fill_n(mine, share, char(1));  // by the thread that reads it: pages lie near it, and none is the zero page
+    std::fill_n(mine, share, char(1));  // by the thread that reads it, so pages lie near; unwritten, all would be one
     return mine;
   };
-  auto work = [&](int, const char* mine) {
-    std::size_t done = 0;
-    do {
-      read(mine, share);
-      done += share;
-    } while (done < kBetweenLooks);
-    return double(done);
-  };
-  return Rate(threads, seconds, prepare, work);
+  const auto readers = Readers();
+  double best = 0;
+  for (const Reader read : readers) {
+    auto work = [&](int, const char* mine) {
+      std::size_t done = 0;
+      do {
+        read(mine, share);
+        done += share;
+      } while (done < kBetweenLooks);
+      return double(done);
+    };
+    best = std::max(best, Rate(threads, seconds / readers.size(), prepare, work));
+  }
+  return best;
 }
 
 }  // namespace atbfn

@@ -16,7 +16,8 @@ std::vector<std::string> MatrixPeakKinds();
 // Throws std::invalid_argument for a kind this processor does not have.
 double MatrixPeak(const std::string& kind, int threads, double seconds);
 
-// Bytes per second of `threads` threads that read `bytes` bytes again and again, each its own contiguous share.
+// Bytes per second of `threads` threads that read `bytes` bytes again and again, each its own contiguous share;
+// the best of a few orders of reading.
 double ReadBandwidth(std::size_t bytes, int threads, double seconds);
 
 }  // namespace atbfn
