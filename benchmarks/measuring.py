@@ -89,7 +89,11 @@ class Work:
 
 @dataclasses.dataclass
 class Row:
-    """A measured case. Times are seconds per step, by form."""
+    """A measured case. Times are seconds per step, by form.
+
+    `problems` says which forms are missing and why, such as a peer that cannot do the case. `failed` is set by those
+    that must not be: ours does not run, or two results differ.
+    """
 
     operator: str
     shape: str
@@ -102,28 +106,30 @@ class Row:
     peak: float = 0.0
     bandwidth: float = 0.0
     problems: list[str] = dataclasses.field(default_factory=list)
+    failed: bool = False
 
     @property
     def ours(self) -> float:
         """Our seconds; NaN if we did not run."""
         return self.median.get(OURS, math.nan)
 
-    @property
-    def best_peer(self) -> str | None:
-        """The name of the fastest peer."""
-        peers = {name: seconds for name, seconds in self.median.items() if name != OURS}
-        return min(peers, key=lambda name: peers[name]) if peers else None
+    def best(self, prefix: str = "") -> str | None:
+        """The name of the fastest peer, among those whose name begins with `prefix`."""
+        peers = [name for name in self.median if name != OURS and name.startswith(prefix)]
+        return min(peers, key=lambda name: self.median[name]) if peers else None
 
-    @property
-    def ratio(self) -> float:
-        """The best peer's time over ours: above 1 we are faster."""
-        return self.median[self.best_peer] / self.ours if self.best_peer else math.nan
+    def ratio(self, prefix: str = "") -> float:
+        """That peer's time over ours: above 1 we are faster."""
+        best = self.best(prefix)
+        return self.median[best] / self.ours if best else math.nan
 
     def json(self) -> dict[str, Any]:
         """Everything, with what follows from it."""
         derived = {
-            "best_peer": self.best_peer,
-            "ratio": self.ratio,
+            "best_peer": self.best(),
+            "ratio": self.ratio(),
+            "best_jax": self.best("jax"),
+            "ratio_to_jax": self.ratio("jax"),
             "fraction_of_peak": self.flops / self.ours / self.peak if self.peak else math.nan,
             "fraction_of_bandwidth": self.bytes / self.ours / self.bandwidth if self.bandwidth else math.nan,
         }
@@ -229,6 +235,7 @@ def agreeing(work: Work, dtype: str, row: Row) -> list[Form]:
             got = leaves(form.call())
         except Exception as error:
             row.problems.append(f"{form.name} does not run: {short(error)}")
+            row.failed |= form.name == OURS
             continue
         if expected is None:
             expected = got  # ours, or the first peer's where ours does not run
@@ -236,6 +243,7 @@ def agreeing(work: Work, dtype: str, row: Row) -> list[Form]:
         off = difference(expected, got)
         if off > bound:
             row.problems.append(f"{form.name} differs by {off:.2g} (rms, relative; bound {bound:.2g})")
+            row.failed = True
             continue
         sound.append(form)
     return sound
