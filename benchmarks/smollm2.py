@@ -112,7 +112,7 @@ def transformers(file: pathlib.Path, dtype: str) -> Player:
     # Newer versions can keep the weights packed and cast at every product, which is another peer than the one named
     # here: they are asked not to, and what was loaded is looked at.
     config = getattr(library, "GgufConfig", None)
-    plain = {} if config is None else {"quantization_config": config(dequantize=True)}
+    plain: dict[str, Any] = {} if config is None else {"quantization_config": config(dequantize=True)}
     model: Any = library.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=kind, **plain)
     model.eval()
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
@@ -151,7 +151,7 @@ def llama_cpp(file: pathlib.Path, room: int) -> Player:
     import llama_cpp as binding
 
     threads = measuring.threads()
-    sizes = {"n_ctx": room, "n_batch": room, "n_ubatch": 512}
+    sizes: dict[str, Any] = {"n_ctx": room, "n_batch": room, "n_ubatch": 512}
     model = binding.Llama(str(file), n_threads=threads, n_threads_batch=threads, verbose=False, **sizes)
     vocab = model.n_vocab()
 
@@ -234,7 +234,7 @@ def main() -> int:
         parser.error(str(error))
 
     about = measuring.machine(("atbfn", "jax", "jaxlib", "torch", "transformers", "llama-cpp-python", "numpy"))
-    print(f"{about['cpu']}, {about['threads']} threads, {about['versions']}")
+    measuring.introduce(about)
     ids = load_tokenizer(open_checkpoint(file)).encode(TEXT.read_text())
     prompt = (ids * math.ceil(options.tokens / len(ids)))[: options.tokens]
     found, ceilings = players(options, file), measuring.Ceilings()
