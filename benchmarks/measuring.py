@@ -31,8 +31,9 @@ DTYPES = ("bfloat16", "float16", "float32")
 # OpenMP threads of torch spin for some milliseconds after their work, on the cores that the next form needs.
 REST_AFTER_TORCH = 0.03
 SAMPLE_SECONDS = 0.01  # a sample repeats short calls for about this long
-# A peer this many times slower than the fastest form is sampled twice: more rounds would not change the verdict.
-HOPELESS = 4.0
+# A peer whose best sample is this many times slower than the fastest form is sampled three times: more rounds would not
+# change the verdict. Three, and not fewer, for a peer that another program delayed must not be judged by that.
+HOPELESS, HOPELESS_SAMPLES = 8.0, 3
 CEILING_SECONDS = 0.02
 
 # What can serve a dtype, for the ceiling: the fastest is taken. Products of float16 in AVX-512 add in float16.
@@ -265,7 +266,7 @@ def measure(row: Row, work: Work, ceilings: Ceilings, rounds: int) -> Row:
         fastest = min((min(times) for times in row.samples.values() if times), default=math.inf)
         for form in forms[first:] + forms[:first]:
             times = row.samples[form.name]
-            if form.name != OURS and len(times) >= 2 and min(times) > HOPELESS * fastest:
+            if form.name != OURS and len(times) >= HOPELESS_SAMPLES and min(times) > HOPELESS * fastest:
                 continue
             once = sample(form, 1)  # wakes threads, and brings the operands to where repeated use keeps them
             if form.name not in repeats:
@@ -284,7 +285,7 @@ def measure(row: Row, work: Work, ceilings: Ceilings, rounds: int) -> Row:
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:
     """What the figures belong to: versions, processor, and the environment that changes how peers run."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in packages:
         try:
             versions[package] = importlib.metadata.version(package)

@@ -12,7 +12,7 @@ result is compared with ours before anything is timed; one that differs is named
 In each round every form is sampled once, in turns, and so are the ceilings: the rate of multiply-adds in registers,
 and of reading a buffer as large as the case's operands. Times are medians over rounds, of calls from Python that wait
 for the result. All forms read the same buffers again and again, so operands that fit a cache are found there, by peers
-and by us. Peers far behind are sampled twice only. torch gets as many threads as there are CPUs.
+and by us. Peers far behind are sampled three times only. torch gets as many threads as there are CPUs.
 
 Columns: "x best" is the best peer's time over ours, "x jax" that of the best spelling for jax.jit; "peak" is our share
 of the multiply-add rate, "read" that of the bandwidth, counting every operand once. A star marks programs of ours that
@@ -338,7 +338,7 @@ def cached_attention(model: Model, batch: int, tokens: int, pos: int, max_seq: i
     state = (c.draw(*shape, seed=1), c.draw(*shape, seed=2))
     rotary = model.head_dim // 2 * 2
     table = atbfn.Rope.create(model.head_dim, max_seq, rotary_dim=rotary)
-    heads = {"num_heads": model.heads, "num_kv_heads": model.kv_heads}
+    heads: dict[str, Any] = {"num_heads": model.heads, "num_kv_heads": model.kv_heads}
     args = (x, jnp.int32(pos), weights, table.cos, table.sin)
 
     def ours(k: Array, v: Array, x: Array, pos: Array, weights: Any, cos: Array, sin: Array) -> Any:
@@ -461,7 +461,7 @@ def kv_cache_update(megabytes: int, loop: bool, c: Context) -> Work:
 
     def looped(write: Callable[..., tuple[Array, ...]]) -> Callable[..., Any]:
         def run(k: Array, v: Array, row: Array, pos: Array) -> Any:
-            def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+            def body(carry: Any) -> Any:
                 step, k, v = carry
                 return (step + 1, *write(k, v, row, pos + step))
 
@@ -501,7 +501,7 @@ def grad_layer(model: Model, tokens: int, c: Context) -> Work:
     x, cotangent = c.draw(1, tokens, model.hidden), c.draw(1, tokens, model.hidden, seed=1)
 
     def ours(params: Any, x: Array) -> Array:
-        heads = {"num_heads": model.heads, "num_kv_heads": model.kv_heads}
+        heads: dict[str, Any] = {"num_heads": model.heads, "num_kv_heads": model.kv_heads}
         norm = atbfn.RMSNorm(params["attention_norm"], EPS)
         attended = atbfn.self_attention(x, weights=params["attention"], rope=table, norm=norm, **heads)
         normed, summed = atbfn.rmsnorm_residual(attended, x, params["ffn_norm"], eps=EPS)
@@ -646,7 +646,7 @@ def plot(rows: list[Row], ceilings: dict[str, Any], best: dict[str, float], path
         print("nothing to plot", file=sys.stderr)
         return
     operators = list(dict.fromkeys(row.operator for row in rows))
-    colours = dict(zip(operators, pyplot.get_cmap("tab10").colors, strict=False))
+    colours = dict(zip(operators, matplotlib.color_sequences["tab10"], strict=False))
     figure, panels = pyplot.subplots(
         1, len(dtypes), figsize=(6.5 * len(dtypes), 5.5), squeeze=False, sharey=True, layout="constrained"
     )
@@ -674,7 +674,7 @@ def plot(rows: list[Row], ceilings: dict[str, Any], best: dict[str, float], path
     panels[0][0].set_ylabel("GFLOP/s")
     marks = [pyplot.Line2D([], [], marker="o", linestyle="", color=colours[name], label=name) for name in operators]
     marks.append(pyplot.Line2D([], [], marker="o", linestyle="", color="black", label="filled: atbfn"))
-    hollow = {"marker": "o", "linestyle": "", "markerfacecolor": "white", "markeredgecolor": "black"}
+    hollow: dict[str, Any] = {"marker": "o", "linestyle": "", "markerfacecolor": "white", "markeredgecolor": "black"}
     marks.append(pyplot.Line2D([], [], label="hollow: best peer", **hollow))
     figure.legend(handles=marks, loc="outside lower center", ncols=3 * len(dtypes), fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -747,7 +747,8 @@ def main() -> int:
         rows.append(run(case, context, ceilings, options.rounds))
     progress.end()
 
-    rates, best = ceilings.json(), {}
+    rates = ceilings.json()
+    best: dict[str, float] = {}
     for row in rows:  # a roof that a disturbed sample lowered would lie below the points
         best[row.dtype] = max(best.get(row.dtype, 0.0), row.peak, rates["peak"].get(ceilings.kind(row.dtype), 0.0))
     print_table(rows)
