@@ -3,6 +3,7 @@
 #define ATBFN_KERNELS_CPU_ATTENTION_OPERANDS_H_
 
 #include "cpu/attend.h"
+#include "cpu/calls.h"
 
 namespace atbfn {
 

@@ -1,6 +1,7 @@
 // linear: y = x w^T + b, weights as they lie in memory.
 #include <algorithm>
 
+#include "cpu/calls.h"
 #include "cpu/handlers.h"
 #include "cpu/product.h"
 

@@ -144,13 +144,15 @@ struct Team::Shared {
   std::atomic<bool> done{false};
 };
 
-Team::Team(xla::ffi::ThreadPool& pool, const Kernels& kernels, int64_t most) : kernels_(kernels) {
-  const int64_t size = std::max<int64_t>(1, std::min<int64_t>(most, pool.num_threads()));
+Team::Team(const std::function<void(std::function<void()>)>& schedule, int64_t threads, const Kernels& kernels,
+           int64_t most)
+    : kernels_(kernels) {
+  const int64_t size = std::max<int64_t>(1, std::min<int64_t>(most, threads));
   shared_ = std::make_shared<Shared>(size, kernels);
   for (int64_t worker = 1; worker < size; ++worker) {
     if (Waiting::Give(shared_, worker)) continue;
     // Where there is no pool, XLA runs what it is given at once, on this thread.
-    pool.Schedule([shared = shared_, worker, caller = std::this_thread::get_id()]() mutable {
+    schedule([shared = shared_, worker, caller = std::this_thread::get_id()]() mutable {
       if (std::this_thread::get_id() == caller) return;
       do shared->Help(worker);
       while (Waiting::Wait(&shared, &worker));

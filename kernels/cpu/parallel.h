@@ -10,8 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-
-#include "xla/ffi/api/ffi.h"
+#include <utility>
 
 #include "cpu/isa.h"
 
@@ -19,8 +18,11 @@ namespace atbfn {
 
 class Team {
  public:
-  // At most `most` threads in all, the caller included; 1 schedules nothing.
-  Team(xla::ffi::ThreadPool& pool, const Kernels& kernels, int64_t most);
+  // At most `most` threads in all, the caller included; 1 schedules nothing. `pool` is XLA's (or one like it): it has
+  // Schedule(task), which may run the task at once where there are no threads, and num_threads().
+  template <class Pool>
+  Team(Pool& pool, const Kernels& kernels, int64_t most)
+      : Team([&pool](std::function<void()> task) { pool.Schedule(std::move(task)); }, pool.num_threads(), kernels, most) {}
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -35,6 +37,7 @@ class Team {
 
  private:
   struct Shared;
+  Team(const std::function<void(std::function<void()>)>& schedule, int64_t threads, const Kernels& kernels, int64_t most);
   std::shared_ptr<Shared> shared_;
   const Kernels& kernels_;
 };

@@ -2,7 +2,7 @@
 #ifndef ATBFN_KERNELS_CPU_PRODUCT_H_
 #define ATBFN_KERNELS_CPU_PRODUCT_H_
 
-#include "cpu/calls.h"
+#include "cpu/machine.h"
 
 namespace atbfn {
 
