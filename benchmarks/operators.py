@@ -34,7 +34,7 @@ from typing import Any
 
 import measuring
 from measuring import OURS, Ceilings, Form, Progress, Row, Work
-from shapes import CACHE_MEGABYTES, CACHED, DECODE, FFN_TOKENS, GRAD, LINEAR, MODELS, NORM, PREFILL, ROPE, Model
+from shapes import CACHE_MEBIBYTES, CACHED, DECODE, FFN_TOKENS, GRAD, LINEAR, MODELS, NORM, PREFILL, ROPE, Model
 
 # isort: split
 import jax
@@ -443,9 +443,9 @@ def rope(model: Model, batch: int, tokens: int, c: Context) -> Work:
     return Work(forms, 3.0 * x.size, 2.0 * c.itemsize * x.size + tables)
 
 
-def kv_cache_update(megabytes: int, loop: bool, c: Context) -> Work:
+def kv_cache_update(mebibytes: int, loop: bool, c: Context) -> Work:
     heads, dim = 8, 128
-    max_seq = megabytes * 10**6 // (heads * dim * c.itemsize) // 512 * 512
+    max_seq = mebibytes * 2**20 // (heads * dim * c.itemsize)
     state = tuple(c.draw(1, heads, max_seq, dim, seed=seed) for seed in (1, 2))
     row, pos = c.draw(1, heads, 1, dim, seed=3), jnp.int32(max_seq // 2)
 
@@ -584,10 +584,10 @@ def cases() -> Iterator[Case]:
     for name, batch, tokens in ROPE:
         yield Case("rope", f"{name}/B={batch}/T={tokens}", functools.partial(rope, MODELS[name], batch, tokens))
     for loop in (False, True):
-        for megabytes in CACHE_MEGABYTES:
+        for mebibytes in CACHE_MEBIBYTES:
             where = "loop" if loop else "call"
-            build = functools.partial(kv_cache_update, megabytes, loop)
-            yield Case("kv_cache_update", f"{where}/{megabytes}MB", build)
+            build = functools.partial(kv_cache_update, mebibytes, loop)
+            yield Case("kv_cache_update", f"{where}/{mebibytes}MiB", build)
     for name, tokens in GRAD:
         yield Case("grad_llama_layer", f"{name}/T={tokens}", functools.partial(grad_layer, MODELS[name], tokens))
 

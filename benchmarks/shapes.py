@@ -119,8 +119,8 @@ ROPE = (
     ("odd", 2, 13),
 )
 
-# Megabytes of each of the two caches: [1, 8, max_seq, 128], so 1k to 64k positions of 16 bits.
-CACHE_MEGABYTES = (2, 8, 34, 134)
+# MiB of each of the two caches: [1, 8, max_seq, 128], so 1k to 64k positions of 16 bits (134 MB).
+CACHE_MEBIBYTES = (2, 8, 32, 128)
 
 # model, tokens
 GRAD = (("SmolLM2-135M", 512), ("half-7B", 512), ("Llama-2-7B", 512), ("odd", 61))
