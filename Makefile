@@ -1,7 +1,7 @@
 # make demo   set up .venv and let SmolLM2 answer a prompt in the three modes
 # make test   set up .venv with the test tools, then lint, type check and test
 # make lint   the first two of these
-# make sanitize  every program of the Ascend C emulator's tests under the compiler's sanitizers (address, undefined, thread)
+# make sanitize  the native kernels, and every program of the Ascend C emulator's tests, under the compiler's sanitizers
 # make soak   the same programs in 100 random orders of the cores
 # make clean  remove .venv and everything that was built
 #
@@ -36,7 +36,7 @@ test: lint
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(PYTEST_ARGS)
 
 sanitize: setup-test
-	@ATBFN_TEST_SANITIZE=all $(BIN)/python -m pytest -q -n auto tests/ascendc/test_sanitizers.py $(PYTEST_ARGS)
+	@ATBFN_TEST_SANITIZE=all $(BIN)/python -m pytest -q -n auto tests/ascendc/test_sanitizers.py tests/lowering/cpu/test_sanitizers.py $(PYTEST_ARGS)
 
 soak: setup-test
 	@ATBFN_TEST_ORDERS=100 $(BIN)/python -m pytest -q -n auto tests/ascendc/test_programs.py $(PYTEST_ARGS)

@@ -560,11 +560,11 @@ ATBFN_INLINE VF Exp2(VF x) {
   const __m512 v = reinterpret_cast<__m512>(x);
   // x - floor(x), and 2^floor(x) put on by the same rule at the end. Of minus infinity the remainder is 0.
   const VF r = reinterpret_cast<VF>(_mm512_reduce_ps(v, 0x01));
-  VF p = r * 1.8775767e-3f + 8.9893397e-3f;
-  p = p * r + 5.5826318e-2f;
-  p = p * r + 2.4015361e-1f;
-  p = p * r + 6.9315308e-1f;
-  p = p * r + 9.9999993e-1f;
+  VF p = r * 1.867130097e-3f + 9.017030247e-3f;
+  p = p * r + 5.579991318e-2f;
+  p = p * r + 2.401644501e-1f;
+  p = p * r + 6.931513118e-1f;
+  p = p * r + 1.0f;  // so that 2^0 is exactly 1
   return reinterpret_cast<VF>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), v));
 #else
   return Exp(x * 0.693147180559945309f);
@@ -665,6 +665,7 @@ static void Softmax(const SoftmaxArgs& a) { SoftmaxTo(a, InPlace{a.s, a.ld}); }
 template <class T, int kRows, int kVectors>
 static bool WeightedSumOf(const float* p, int64_t ld_p, const T* v, int64_t ld_v, int64_t keys, int64_t valid,
                           float* out, int64_t ld_out) {
+  constexpr int64_t kAhead = 24;  // keys to fetch ahead
   VF acc[kRows][kVectors];
   VF odd{};
   for (int r = 0; r < kRows; ++r)
@@ -678,6 +679,8 @@ static bool WeightedSumOf(const float* p, int64_t ld_p, const T* v, int64_t ld_v
       x[j] = (j + 1) * kLanes <= valid ? Load(from) : LoadSome(from, valid - j * kLanes);
       odd += x[j] * 0.0f;
     }
+    for (int64_t line = 0; line < kVectors * kLanes * static_cast<int64_t>(sizeof(T)); line += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(v + (key + kAhead) * ld_v) + line, 0, 2);
     for (int r = 0; r < kRows; ++r) {
       const float weight = p[key * ld_p + r];
       for (int j = 0; j < kVectors; ++j) acc[r][j] += weight * x[j];
@@ -846,6 +849,7 @@ static void DotPack(const float* cols, int64_t ld, int64_t k0, int64_t k_count, 
 static int64_t DotScratchBytes(int64_t) { return 0; }
 
 constexpr int64_t kMaxDotTokens = 8;
+constexpr int64_t kFetchAhead = 4096;  // bytes; what keeps memory busy on the machines measured
 
 template <class T, int kRows, int kTokens>
 static void Dots(const T* w, int64_t ldw, const float* x, int64_t k, float* c, int64_t ldc, bool accumulate,
@@ -887,9 +891,11 @@ static void DotPanelOf(const PanelArgs& a) {
       const T* w = static_cast<const T*>(a.w[half]) + g * a.step[half] * a.ldw;
       float* c = a.c + (g * kGroup + half * kHalf) * a.ldc;
       int64_t r = 0;
+      // Fetched ahead: the next rows, or where rows are short those that come some KiB later.
+      const int64_t ahead = RoundUp(Larger<int64_t>(kRows, kFetchAhead / ld_bytes), kRows);
       for (; r + kRows <= rows; r += kRows)
         Dots<T, kRows, kTokens>(w + r * a.ldw, a.ldw, x, a.k, c + r * a.ldc, a.ldc, a.accumulate,
-                                reinterpret_cast<const char*>(w + (r + 2 * kRows) * a.ldw), ld_bytes);
+                                reinterpret_cast<const char*>(w + (r + ahead) * a.ldw), ld_bytes);
       for (; r < rows; ++r)
         Dots<T, 1, kTokens>(w + r * a.ldw, a.ldw, x, a.k, c + r * a.ldc, a.ldc, a.accumulate, nullptr, 0);
       for (; r < kHalf; ++r)

@@ -131,6 +131,8 @@ ATBFN_INLINE void Columns(const Weights& w, const char* x, int64_t x_tile_bytes,
   using P = Parts<T>;
   const int64_t row = ldc * 4;
   float* c1 = c + kHalf * ldc;
+  // The compiler is not told what memory tiles are loaded from and stored to.
+  asm volatile("" : : : "memory");
   // Tile 0 + i holds column i of the first half's sums, 3 + i of the second's.
   if (accumulate) {
     _tile_loadd(0, c, row);
@@ -191,6 +193,7 @@ ATBFN_INLINE void Columns(const Weights& w, const char* x, int64_t x_tile_bytes,
   if (kColumns > 1) _tile_stored(4, c1 + kTile, row);
   if (kColumns > 2) _tile_stored(2, c + 2 * kTile, row);
   if (kColumns > 2) _tile_stored(5, c1 + 2 * kTile, row);
+  asm volatile("" : : : "memory");
 }
 
 ATBFN_INLINE __m512i HighHalves(__m512i a, __m512i b) {
