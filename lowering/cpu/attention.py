@@ -1,4 +1,4 @@
-"""`attention_with_kv_cache` and `self_attention` by one native kernel: projections, rotation, cache write, attention."""
+"""`attention_with_kv_cache` and `self_attention` by one native kernel, projections to output, the cache in place."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def form(spec: AttentionSpec, args: AttentionArgs) -> Outputs:
         eps=calls.norm_eps(args.norm),
         post=calls.norm_kind(args.post_norm),
         post_eps=calls.norm_eps(args.post_norm),
-        block=token_block(machine, math.prod(x.shape[:-1]), calls.token_bytes(x.dtype, max(x.shape[-1], row[1] * head_dim))),
+        block=token_block(
+            machine, math.prod(x.shape[:-1]), calls.token_bytes(x.dtype, max(x.shape[-1], row[1] * head_dim))
+        ),
         columns=blocking.columns,
         keys=blocking.keys,
     )

@@ -25,7 +25,9 @@ def token_bytes(dtype: Any, k: int) -> int:
     return kernels().packed_bytes(DTYPES.index(jnp.dtype(dtype)), k, 16) // 16
 
 
-def call(target: str, outs: Any, operands: Sequence[Any], aliases: dict[int, int] | None = None, **settings: Any) -> Any:
+def call(
+    target: str, outs: Any, operands: Sequence[Any], aliases: dict[int, int] | None = None, **settings: Any
+) -> Any:
     """Call a handler with the operands that are there; `present` tells it which they are.
 
     A `vmap` over operands that the handler knows nothing of runs it once per element.

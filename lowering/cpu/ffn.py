@@ -57,7 +57,13 @@ def refuses(spec: FFNSpec, args: FFNArgs) -> str | None:
         return f"the native kernel has the activations {', '.join(calls.ACTIVATIONS)}, not a function"
     if args.w_up.shape[0] == 0:
         return "there is nothing between the two products"
-    vectors = (args.b_gate, args.b_up, args.b_down, *calls.norm_operands(args.norm), *calls.norm_operands(args.post_norm))
+    vectors = (
+        args.b_gate,
+        args.b_up,
+        args.b_down,
+        *calls.norm_operands(args.norm),
+        *calls.norm_operands(args.post_norm),
+    )
     return (
         calls.refuses_dtype(args.x)
         or calls.refuses_mixed(args.x, args.w_gate, args.w_up, args.w_down, args.residual)

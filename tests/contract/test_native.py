@@ -1,4 +1,4 @@
-"""The native kernels against the float64 references: the calls of every other target, and shapes that fill their blocks.
+"""The native kernels against the float64 references: every other target's calls, and shapes that fill their blocks.
 
 Without the `xla` target beside it this is quick, so it runs again for every narrower instruction set of the machine
 (`tests/lowering/cpu/test_isas.py`).
@@ -65,7 +65,16 @@ def wide(*arrays: np.ndarray | None) -> list[Any]:
 
 
 # tokens, hidden, intermediate: one block and many, all counts of tiles, sizes that divide by nothing.
-FFNS = [(1, 331, 887), (5, 96, 64), (8, 331, 887), (16, 64, 96), (33, 83, 101), (61, 331, 887), (130, 64, 2080), (700, 48, 80)]
+FFNS = [
+    (1, 331, 887),
+    (5, 96, 64),
+    (8, 331, 887),
+    (16, 64, 96),
+    (33, 83, 101),
+    (61, 331, 887),
+    (130, 64, 2080),
+    (700, 48, 80),
+]
 
 
 @pytest.mark.parametrize("gated", [True, False])
@@ -73,13 +82,15 @@ FFNS = [(1, 331, 887), (5, 96, 64), (8, 331, 887), (16, 64, 96), (33, 83, 101), 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ffn_of_many_blocks(dtype: str, tokens: int, hidden: int, intermediate: int, gated: bool) -> None:
     rng = np.random.default_rng(tokens)
-    x, gate, up = (draw(rng, s, dtype, c) for s, c in (((tokens, hidden), 1), *[((intermediate, hidden), hidden**-0.5)] * 2))
+    x, gate, up = (
+        draw(rng, s, dtype, c) for s, c in (((tokens, hidden), 1), *[((intermediate, hidden), hidden**-0.5)] * 2)
+    )
     down, residual = draw(rng, (hidden, intermediate), dtype, intermediate**-0.5), draw(rng, (tokens, hidden), dtype)
     gate = gate if gated else None
     out = atbfn.fused_ffn(x, gate, up, down, residual=residual, activation="gelu", target="cpu")
     x_, gate_, up_, down_, residual_ = wide(x, gate, up, down, residual)
     expected = ref_ffn.fused_ffn(x_, gate_, up_, down_, residual=residual_, activation="gelu")["out"]
-    check(np.asarray(out), expected, "ffn", dtype, reduction=max(hidden, intermediate), what="fused_ffn")
+    check(np.asarray(out), expected, "matmul", dtype, reduction=max(hidden, intermediate), what="fused_ffn")
 
 
 # batch, heads, kv_heads, q_len, kv_len, head_dim
@@ -115,8 +126,12 @@ def test_attention_of_many_blocks(
     top = s.max(-1, keepdims=True)
     p = np.exp(s - top)
     expected = np.einsum("bhqk,bhkd->bhqd", p / p.sum(-1, keepdims=True), v_)
-    check(np.asarray(out), expected, "attention", dtype, reduction=kv_len, what="context")
-    np.testing.assert_allclose(np.asarray(lse), top[..., 0] + np.log(p.sum(-1)), rtol=0, atol=2e-3 if dtype != "float32" else 1e-4)
+    # Many queries: probabilities are rounded to bfloat16 before the second product, as in every such kernel.
+    outliers = 1 / 200 if dtype == "bfloat16" else 0.0
+    check(np.asarray(out), expected, "attention", dtype, reduction=kv_len, outliers=outliers, what="context")
+    np.testing.assert_allclose(
+        np.asarray(lse), top[..., 0] + np.log(p.sum(-1)), rtol=0, atol=2e-3 if dtype != "float32" else 1e-4
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -128,7 +143,9 @@ def test_masked_keys_do_not_leak(dtype: str) -> None:
     for array in (k, v):
         array[:, :, 150] = np.nan
     out = np.asarray(atbfn.flash_attention(q, k, v, target="cpu")).astype(np.float32)
-    check(out[:, :, :150], clean[:, :, :150].astype(np.float64), "attention", dtype, reduction=200, what="before the NaN")
+    check(
+        out[:, :, :150], clean[:, :, :150].astype(np.float64), "attention", dtype, reduction=200, what="before the NaN"
+    )
     assert np.isnan(out[:, :, 150:]).all()
     v[:, :, 150], k[:, :, 150] = np.inf, 0
     out = np.asarray(atbfn.flash_attention(q, k, v, target="cpu")).astype(np.float32)
@@ -162,6 +179,8 @@ def test_jit_vmap_and_grad(dtype: str) -> None:
     x, w = jnp.asarray(draw(rng, (3, 20, 48), dtype)), jnp.asarray(draw(rng, (3, 32, 48), dtype, 0.1))
     native_ = jax.jit(jax.vmap(lambda x, w: atbfn.linear(x, w, target="cpu")))(x, w)
     plain = jax.vmap(lambda x, w: atbfn.linear(x, w, target="xla"))(x, w)
-    check(np.asarray(native_), np.asarray(plain, np.float64), "linear", dtype, reduction=48, what="vmap")
-    grads = [jax.grad(lambda x, t=t: atbfn.linear(x, w[0], target=t).astype(jnp.float32).sum())(x[0]) for t in ("cpu", "xla")]
+    check(np.asarray(native_), np.asarray(plain, np.float64), "matmul", dtype, reduction=48, what="vmap")
+    grads = [
+        jax.grad(lambda x, t=t: atbfn.linear(x, w[0], target=t).astype(jnp.float32).sum())(x[0]) for t in ("cpu", "xla")
+    ]
     np.testing.assert_array_equal(np.asarray(grads[0]), np.asarray(grads[1]))

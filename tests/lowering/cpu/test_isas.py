@@ -1,4 +1,4 @@
-"""Every instruction set that this machine has: the tests of the native kernels run again with each of the narrower ones."""
+"""The tests of the native kernels, run again with every narrower instruction set of this machine."""
 
 from __future__ import annotations
 

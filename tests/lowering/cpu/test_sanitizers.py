@@ -1,4 +1,4 @@
-"""The native drivers and kernels under the compiler's sanitizers, every instruction set of this machine (`make sanitize`)."""
+"""The native drivers and kernels under the sanitizers, with every instruction set of this machine (`make sanitize`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,30 @@ SANITIZERS = ("address", "undefined", "thread")
 PLAIN = ("isa", "parallel", "machine", "product", "ffn_driver", "attend", "vectors_portable")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-SETS = {"avx2": AVX2, "avx512": AVX512, "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")}  # as CMakeLists.txt
+SETS = {
+    "avx2": AVX2,
+    "avx512": AVX512,
+    "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+}  # as CMakeLists.txt
 
 
 def compile_all(compiler: str, sanitizer: str, folder: Path) -> Path:
     sets = SETS if os.uname().machine == "x86_64" else {}
-    common = [compiler, "-O1", "-g", "-w", "-std=gnu++17", "-ffp-contract=fast", f"-fsanitize={sanitizer}", f"-I{KERNELS}"]
-    common += ["-fno-sanitize-recover=all", "-fno-omit-frame-pointer", *(f"-DATBFN_HAVE_{name.upper()}" for name in sets)]
+    common = [
+        compiler,
+        "-O1",
+        "-g",
+        "-w",
+        "-std=gnu++17",
+        "-ffp-contract=fast",
+        f"-fsanitize={sanitizer}",
+        f"-I{KERNELS}",
+    ]
+    common += [
+        "-fno-sanitize-recover=all",
+        "-fno-omit-frame-pointer",
+        *(f"-DATBFN_HAVE_{name.upper()}" for name in sets),
+    ]
     sources = [(KERNELS / "cpu" / f"{name}.cc", ()) for name in PLAIN]
     sources += [(KERNELS / "cpu" / f"vectors_{name}.cc", flags) for name, flags in sets.items()]
     sources.append((Path(__file__).parent / "native_test.cc", ()))
@@ -39,7 +56,9 @@ def compile_all(compiler: str, sanitizer: str, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("ATBFN_TEST_SANITIZE") != "all", reason="set ATBFN_TEST_SANITIZE=all, or make sanitize")
+@pytest.mark.skipif(
+    os.environ.get("ATBFN_TEST_SANITIZE") != "all", reason="set ATBFN_TEST_SANITIZE=all, or make sanitize"
+)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_is_clean(sanitizer: str, tmp_path: Path) -> None:
     compiler = shutil.which("c++") or shutil.which("g++")
