@@ -38,11 +38,15 @@ class Implementation:
       form: `form(spec, args) -> Outputs`, traced into the program in place of the plain form.
       refuses: `refuses(spec, args) -> reason or None`; `args` have `.shape` and `.dtype`.
       platforms: XLA platforms on which the form can run.
+      backward: the target's form of the operator's `backward`, or None: the plain one, compiled by XLA.
+      refuses_backward: as `refuses`, for `backward`, of a call that was not refused.
     """
 
     form: Callable[[Any, Any], Outputs]
     refuses: Callable[[Any, Any], str | None]
     platforms: tuple[str, ...]
+    backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...]], Any] | None = None
+    refuses_backward: Callable[[Any, Any], str | None] = lambda spec, args: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,9 +161,36 @@ def _lower_primal(operator: Operator) -> Callable[..., Any]:
     return rule
 
 
+def _lower_backward(operator: Operator) -> Callable[..., Any]:
+    def rule(ctx: Any, *operands: Any, spec: Any, tree: Any, wrt: Any, levels: Any) -> Any:
+        args = jax.tree.unflatten(tree, ctx.avals_in[: tree.num_leaves])
+        form = _choose_backward(operator, tuple(ctx.module_context.platforms), _is_partitioned(ctx), spec, args)
+
+        def cotangents(*leaves: Any) -> list[Any]:
+            return operator.cotangents(*leaves, spec=spec, tree=tree, wrt=wrt, levels=levels, backward=form)
+
+        cotangents.__name__ = f"{operator.name}_bwd"
+        return mlir.lower_fun(cotangents, multiple_results=True)(ctx, *operands)
+
+    return rule
+
+
+def _choose_backward(
+    operator: Operator, platforms: tuple[str, ...], partitioned: bool, spec: Any, args: Any
+) -> Callable[..., Any] | None:
+    """A target's backward form; None where the plain one is better, or all there is."""
+    for candidate in _PREFERENCE if spec.target == "auto" else (spec.target,):
+        found = _implementations.get((operator.name, candidate))
+        if found is None or found.backward is None or partitioned or not set(platforms) <= set(found.platforms):
+            continue
+        if found.refuses(spec, args) is None and found.refuses_backward(spec, args) is None:
+            return found.backward
+    return None
+
+
 def register_lowerings() -> None:
     """Give every operator's primitives their lowering, for every platform."""
     for operator in operators.values():
         mlir.register_lowering(operator.primitive, _lower_primal(operator))
-        for primitive, function in ((operator.lin, operator.tangents), (operator.bwd, operator.cotangents)):
-            mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+        mlir.register_lowering(operator.lin, mlir.lower_fun(operator.tangents, multiple_results=True))
+        mlir.register_lowering(operator.bwd, _lower_backward(operator))

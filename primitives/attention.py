@@ -16,7 +16,7 @@ import numpy as np
 
 from atbfn.primitives import flash, kv_cache
 from atbfn.primitives.checks import broken_ratio, finite_rows, position_ratio
-from atbfn.primitives.linear import product
+from atbfn.primitives.linear import Product, product
 from atbfn.primitives.norm import normalize, normalize_checked
 from atbfn.primitives.operator import Operator, Out, Outputs, like, mesh_axes
 from atbfn.primitives.precision import accumulator, widen
@@ -250,7 +250,9 @@ def check_nodes(args: AttentionArgs) -> tuple[tuple[str, str], ...]:
     return (*nodes, ("out", "finite"), ("pos", "inside the cache"))
 
 
-def _project(spec: AttentionSpec, args: AttentionArgs, checks: _Checks) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _project(
+    spec: AttentionSpec, args: AttentionArgs, checks: _Checks, product: Product = product
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """q, k, v of the new rows, rotated, in the input dtype."""
     dtype, weights = args.x.dtype, args.weights
     x = args.x if args.norm is None else checks.norm(args.norm, args.x).astype(dtype)
@@ -264,7 +266,7 @@ def _project(spec: AttentionSpec, args: AttentionArgs, checks: _Checks) -> tuple
     return q.astype(dtype), k.astype(dtype), v.astype(dtype)
 
 
-def _finish(args: AttentionArgs, context: jax.Array, checks: _Checks) -> jax.Array:
+def _finish(args: AttentionArgs, context: jax.Array, checks: _Checks, product: Product = product) -> jax.Array:
     """Output projection, residual and norm, for context [batch, heads, q_len, head_dim]."""
     out = product(merge_heads(context), args.weights.w_o, args.weights.b_o)
     checks.finite(out, whole_sequence=True)
@@ -304,9 +306,11 @@ def plain(spec: AttentionSpec, args: AttentionArgs, *, write: WriteCache = kv_ca
     return Outputs((out, *caches), (context, lse, *checks.values))
 
 
-def _before_attention(spec: AttentionSpec, args: AttentionArgs) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _before_attention(
+    spec: AttentionSpec, args: AttentionArgs, product: Product = product
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """q, and the keys and values to attend: the updated caches, or the new rows alone."""
-    q, k, v = _project(spec, args, _Checks(False, args))
+    q, k, v = _project(spec, args, _Checks(False, args), product)
     if args.k_cache is not None:
         k, v = kv_cache.write(args.k_cache, args.v_cache, k, v, args.pos, args.lengths, args.layer)
     return q, k, v
@@ -321,9 +325,15 @@ def _smooth(spec: AttentionSpec, args: AttentionArgs) -> tuple[Any, ...]:
     return (out,) if args.k_cache is None else (out, k, v)
 
 
-def _backward(
-    spec: AttentionSpec, args: AttentionArgs, saved: tuple[Any, ...], cotangents: tuple[Any, ...]
+def backward(
+    spec: AttentionSpec,
+    args: AttentionArgs,
+    saved: tuple[Any, ...],
+    cotangents: tuple[Any, ...],
+    *,
+    product: Product = product,
 ) -> AttentionArgs:
+    """Cotangents of both operators' inputs, by any product."""
     # Only the projections are computed again: the context and its log-sum-exp were kept.
     context, lse = saved
     leaves, tree = jax.tree.flatten(args)
@@ -336,9 +346,9 @@ def _backward(
         return clean_padding(jax.tree.unflatten(tree, merged))
 
     values = [leaves[i] for i in floats]
-    (q, k, v), pull_before = jax.vjp(lambda values: _before_attention(spec, with_floats(values)), values)
+    (q, k, v), pull_before = jax.vjp(lambda values: _before_attention(spec, with_floats(values), product), values)
     _, pull_after = jax.vjp(
-        lambda values, context: _finish(with_floats(values), context, _Checks(False, args)), values, context
+        lambda values, context: _finish(with_floats(values), context, _Checks(False, args), product), values, context
     )
     after, d_context = pull_after(cotangents[0])
     dq, dk, dv = flash.backward(
@@ -381,8 +391,8 @@ def _shapes(spec: AttentionSpec, args: AttentionArgs) -> Outputs:
 
 
 attention_with_kv_cache = Operator(
-    "attention_with_kv_cache", plain=plain, shapes=_shapes, smooth=_smooth, saved=(3, 4), backward=_backward
+    "attention_with_kv_cache", plain=plain, shapes=_shapes, smooth=_smooth, saved=(3, 4), backward=backward
 )
 self_attention = Operator(
-    "self_attention", plain=plain, shapes=_shapes, smooth=_smooth, saved=(1, 2), backward=_backward
+    "self_attention", plain=plain, shapes=_shapes, smooth=_smooth, saved=(1, 2), backward=backward
 )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from atbfn.primitives.activation import Activation, activate
 from atbfn.primitives.checks import broken_ratio, finite_rows
-from atbfn.primitives.linear import product
+from atbfn.primitives.linear import Product, product
 from atbfn.primitives.norm import normalize, normalize_checked
 from atbfn.primitives.operator import Operator, Out, Outputs, like, mesh_axes
 from atbfn.primitives.precision import widen
@@ -59,7 +59,8 @@ def check_nodes(args: FFNArgs) -> tuple[tuple[str, str], ...]:
     return tuple(nodes)
 
 
-def _plain(spec: FFNSpec, args: FFNArgs) -> Outputs:
+def plain(spec: FFNSpec, args: FFNArgs, *, product: Product = product) -> Outputs:
+    """The plain form, by any product."""
     dtype = args.x.dtype
     checks: list[jax.Array] = []
     expected = finite_rows(args.x) if spec.checks else None
@@ -105,4 +106,4 @@ def _shapes(spec: FFNSpec, args: FFNArgs) -> Outputs:
     return Outputs((like(args.x),), (row,) * len(check_nodes(args)) if spec.checks else ())
 
 
-fused_ffn = Operator("fused_ffn", plain=_plain, shapes=_shapes, rows=("x", "residual"))
+fused_ffn = Operator("fused_ffn", plain=plain, shapes=_shapes, rows=("x", "residual"))

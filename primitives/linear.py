@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,10 @@ def product(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array
     """x w^T + b in the accumulator dtype, not rounded. x [..., in], w [out, in], b [out]."""
     y = contract("...i,oi->...o", x, w)
     return y if b is None else y + widen(b)
+
+
+Product = Callable[[jax.Array, jax.Array, jax.Array | None], jax.Array]
+"""`product` or a target's form of it, differentiable at least once in reverse mode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +39,8 @@ class LinearArgs:
     b: Any = None
 
 
-def _plain(spec: LinearSpec, args: LinearArgs) -> Outputs:
+def plain(spec: LinearSpec, args: LinearArgs, *, product: Product = product) -> Outputs:
+    """The plain form, by any product."""
     return Outputs((product(args.x, args.w, args.b).astype(args.x.dtype),))
 
 
@@ -43,4 +49,4 @@ def _shapes(spec: LinearSpec, args: LinearArgs) -> Outputs:
     return Outputs((Out((*args.x.shape[:-1], args.w.shape[0]), args.x.dtype, axes),))
 
 
-linear = Operator("linear", plain=_plain, shapes=_shapes, rows=("x",))
+linear = Operator("linear", plain=plain, shapes=_shapes, rows=("x",))

@@ -252,8 +252,13 @@ class Operator:
         wrt: tuple[bool, ...],
         levels: tuple[tuple[Level, Level], ...],
         recompute: bool = False,
+        backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...]], Any] | None = None,
     ) -> list[Any]:
-        """`recompute` takes the VJP from the inputs alone, so that it can itself be differentiated."""
+        """`recompute` takes the VJP from the inputs alone, so that it can itself be differentiated.
+
+        `backward` is a target's form of it, in place of the operator's own.
+        """
+        rule = backward or self._backward
         n = tree.num_leaves
         where = [i for i, used in enumerate(wrt) if used]
 
@@ -261,10 +266,10 @@ class Operator:
             leaves, rest = list(operands[:n]), operands[n:]
             saved, cotangents = rest[: len(self._saved)], rest[len(self._saved) :]
             args = jax.tree.unflatten(tree, leaves)
-            if self._backward is not None and (not recompute or self._saved_are_differentiable(spec, args)):
+            if rule is not None and (not recompute or self._saved_are_differentiable(spec, args)):
                 if recompute:
                     saved = self._saved_from(spec, args)
-                grads = self._backward(spec, args, tuple(saved), tuple(cotangents))
+                grads = rule(spec, args, tuple(saved), tuple(cotangents))
                 flat = tree.flatten_up_to(grads)
                 return [flat[i].astype(leaves[i].dtype) for i in where]
 

@@ -22,6 +22,8 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Result<ffi
   const auto x = in.Shape(kX), w = in.Shape(kW);
   if (x.size() < 1 || w.size() != 2 || w[1] != x.back()) return Invalid(kName, "x and w do not fit");
   const int64_t k = w[1], features = w[0], all = k ? in.Count(kX) / k : 0;
+  const bool wide = out->element_type() == ffi::F32;  // the sums as they are
+  if (!wide && out->element_type() != in.Type(kX)) return Invalid(kName, "the output must have the dtype of x or float32");
   if (!in.Holds(kBias, features) || static_cast<int64_t>(out->element_count()) != all * features)
     return Invalid(kName, "an operand does not have its size");
   if (block <= 0 || block % kTile) return Invalid(kName, "bad blocking");
@@ -37,8 +39,9 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Result<ffi
   for (int64_t t0 = 0; t0 < all; t0 += block) {
     const int64_t tokens = std::min(block, all - t0);
     PackRows(machine, engine, {dtype, in.Data(kX)}, t0, tokens, k, {}, packed);
+    float* sums = wide ? static_cast<float*>(out->untyped_data()) + t0 * features : nullptr;
     const Product product{in.Data(kW), features, bias, nullptr, At(out->untyped_data(), t0 * features, dtype), features,
-                          nullptr, 0};
+                          sums, features};
     Multiply(machine, dtype, engine, packed, tokens, k, &product, 1);
   }
   return ffi::Error::Success();

@@ -17,6 +17,7 @@ PYBIND11_MODULE(_kernels, m) {
     table["atbfn_fused_ffn"] = py::capsule(reinterpret_cast<void*>(atbfn_fused_ffn));
     table["atbfn_kv_cache_write"] = py::capsule(reinterpret_cast<void*>(atbfn_kv_cache_write));
     table["atbfn_linear"] = py::capsule(reinterpret_cast<void*>(atbfn_linear));
+    table["atbfn_linear_grad"] = py::capsule(reinterpret_cast<void*>(atbfn_linear_grad));
     table["atbfn_norm"] = py::capsule(reinterpret_cast<void*>(atbfn_norm));
     table["atbfn_norm_residual"] = py::capsule(reinterpret_cast<void*>(atbfn_norm_residual));
     table["atbfn_rope"] = py::capsule(reinterpret_cast<void*>(atbfn_rope));

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from atbfn.lowering.cpu import attention, ffn, flash_attention, kv_cache, linear, native, norm, rope
+import functools
+from typing import Any
+
+from atbfn.lowering.cpu import attention, ffn, flash_attention, kv_cache, linear, native, norm, product, rope
 from atbfn.lowering.table import Implementation, register, set_unavailable
+from atbfn.primitives import attention as primitive_attention
+from atbfn.primitives import ffn as primitive_ffn
+from atbfn.primitives import linear as primitive_linear
 
 _OPERATORS = (
     ("attention_with_kv_cache", attention.form, attention.refuses),
@@ -17,17 +23,32 @@ _OPERATORS = (
     ("self_attention", attention.form, attention.refuses),
 )
 
+_attention_backward = functools.partial(primitive_attention.backward, product=product.product)
+
+_BACKWARD = {
+    "attention_with_kv_cache": _attention_backward,
+    "fused_ffn": product.backward_of(primitive_ffn.plain),
+    "linear": product.backward_of(primitive_linear.plain),
+    "self_attention": _attention_backward,
+}
+"""Backward forms on native products. The others are not bound by products, and XLA fuses what they are made of."""
+
 CUSTOM_CALLS = (
     attention.TARGET,
     ffn.TARGET,
     flash_attention.TARGET,
     kv_cache.TARGET,
     linear.TARGET,
+    product.GRAD_TARGET,
     norm.TARGET,
     norm.RESIDUAL_TARGET,
     rope.TARGET,
 )
 """The handlers' names, as they stand in a program."""
+
+
+def _refuses_backward(spec: Any, args: Any) -> str | None:
+    return product.refuses(args.x)
 
 
 def register_kernels() -> None:
@@ -37,4 +58,5 @@ def register_kernels() -> None:
         set_unavailable("cpu", reason)
         return
     for operator, form, refuses in _OPERATORS:
-        register(operator, "cpu", Implementation(form, refuses, ("cpu",)))
+        backward = _BACKWARD.get(operator)
+        register(operator, "cpu", Implementation(form, refuses, ("cpu",), backward, _refuses_backward))
