@@ -64,8 +64,12 @@ class FFNBlocking:
 def _fit(length: int, most: int, multiple: int) -> int:
     """The size of equal pieces of at most `most`, a multiple of `multiple`, that `length` is cut into."""
     most = max(multiple, most // multiple * multiple)
-    pieces = -(-length // most)
-    return max(multiple, -(-(-(-length // pieces)) // multiple) * multiple)
+    each = _ceil(length, _ceil(length, most))
+    return max(multiple, _ceil(each, multiple) * multiple)
+
+
+def _ceil(n: int, by: int) -> int:
+    return -(-n // by)
 
 
 def token_block(machine: Machine, tokens: int, token_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from atbfn.lowering.cpu import attention, ffn, flash_attention, kv_cache, linear, native, norm, product, rope
@@ -25,7 +26,7 @@ _OPERATORS = (
 
 _attention_backward = functools.partial(primitive_attention.backward, product=product.product)
 
-_BACKWARD = {
+_BACKWARD: dict[str, Callable[..., Any]] = {
     "attention_with_kv_cache": _attention_backward,
     "fused_ffn": product.backward_of(primitive_ffn.plain),
     "linear": product.backward_of(primitive_linear.plain),

@@ -69,8 +69,8 @@ def native_mask(mask: Mask) -> NativeMask:
             block_size = min(part.block_size, _BEYOND)
             found = dataclasses.replace(found, blocks=jnp.asarray(part.blocks))
         elif isinstance(part, Segments):
-            ids = (jnp.asarray(x).astype(jnp.int32) for x in (part.q_ids, part.kv_ids))
-            found = dataclasses.replace(found, **dict(zip(("q_ids", "kv_ids"), ids, strict=True)))
+            q_ids, kv_ids = (jnp.asarray(x).astype(jnp.int32) for x in (part.q_ids, part.kv_ids))
+            found = dataclasses.replace(found, q_ids=q_ids, kv_ids=kv_ids)
         elif isinstance(part, Allowed):
             found = dataclasses.replace(found, allowed=jnp.asarray(part.allowed))
     if prefix is not None and not causal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -15,14 +17,14 @@ TARGET, RESIDUAL_TARGET = "atbfn_norm", "atbfn_norm_residual"
 def form(spec: NormSpec, args: NormArgs) -> Outputs:
     """`norm` as one call."""
     row = jax.ShapeDtypeStruct(args.x.shape[:-1], jnp.float32)
-    settings = {"center": calls.norm_kind(args.norm) == 2, "eps": calls.norm_eps(args.norm)}
+    settings: dict[str, Any] = {"center": calls.norm_kind(args.norm) == 2, "eps": calls.norm_eps(args.norm)}
     operands = (args.x, *calls.norm_operands(args.norm), None)
     return Outputs(tuple(calls.call(TARGET, (calls.shape(args.x), row, row), operands, **settings)))
 
 
 def residual_form(spec: NormSpec, args: NormResidualArgs) -> Outputs:
     """`norm_residual` as one call."""
-    settings = {"center": calls.norm_kind(args.norm) == 2, "eps": calls.norm_eps(args.norm)}
+    settings: dict[str, Any] = {"center": calls.norm_kind(args.norm) == 2, "eps": calls.norm_eps(args.norm)}
     outs = (calls.shape(args.x), calls.shape(args.x))
     operands = (args.x, *calls.norm_operands(args.norm), args.residual)
     return Outputs(tuple(calls.call(RESIDUAL_TARGET, outs, operands, **settings)))

@@ -19,7 +19,7 @@ TARGET, GRAD_TARGET = "atbfn_linear", "atbfn_linear_grad"
 
 @jax.custom_vjp
 def product(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
-    """x w^T + b in float32, as `primitives.linear.product`; its cotangents are rounded to x's dtype, then multiplied."""
+    """`primitives.linear.product`, in float32. Cotangents are rounded to the dtype of x before they are multiplied."""
     out = jax.ShapeDtypeStruct((*x.shape[:-1], w.shape[0]), jnp.float32)
     return calls.call(TARGET, out, (x, w, b), block=_block(x))
 
