@@ -721,14 +721,25 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
       else for (int64_t m = 0; defined && m < p.m; ++m) defined = Defined(in, src, place(i, m, b * 16), bytes);
     }
     if (defined) continue;
+    const auto has = [&](int64_t m, int64_t n) { return Defined(in, src, place(i, m, n), 4); };
+    const auto refuse = [&](int64_t m, int64_t n) {
+      in.fail("uninitialised", "%s stores row %lld, column %lld of the results in %s, byte %lld of L0C, which nothing has written",
+              in.name(), static_cast<long long>(m), static_cast<long long>(n),
+              OperandText(in.core(), src, in.where(), 1).c_str(), static_cast<long long>(src.address + place(i, m, n)));
+    };
     int64_t rows = 0, columns = 0;
-    while (rows < p.m && Defined(in, src, place(i, rows, 0), 4)) ++rows;
-    while (columns < p.n && Defined(in, src, place(i, 0, columns), 4)) ++columns;
-    if (rows == 0 || rows <= p.m - 16) in.read(src, place(i, rows < p.m ? rows : 0, 0), 4, 1);
-    if (columns == 0 || columns <= static_cast<int64_t>(p.n) - 32) in.read(src, place(i, 0, columns < p.n ? columns : 0), 4, 1);
+    while (rows < p.m && has(rows, 0)) ++rows;
+    while (columns < p.n && has(0, columns)) ++columns;
+    // Padding ends what is stored, and lies in a fractal that holds results too.
+    if (RoundUp(rows, 16) < p.m) refuse(rows, 0);
+    if (RoundUp(columns, 16) < p.n) refuse(0, columns);
+    for (int64_t m = rows; m < p.m; ++m)
+      if (has(m, 0)) refuse(rows, 0);
+    for (int64_t n = columns; n < p.n; ++n)
+      if (has(0, n)) refuse(0, columns);
     for (int64_t m = 0; m < rows; ++m)
       for (int64_t n = 0; n < columns; ++n)
-        if (!Defined(in, src, place(i, m, n), 4)) in.read(src, place(i, m, n), 4, 1);
+        if (!has(m, n)) refuse(m, n);
     limits[static_cast<size_t>(i)] = {rows, columns};
   }
   std::vector<Scale> scales;
