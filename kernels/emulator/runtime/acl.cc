@@ -75,13 +75,13 @@ aclError aclrtEventElapsedTime(float* ms, aclrtEvent, aclrtEvent) { return *ms =
 aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy) {
   if (pointer == nullptr || size == 0)
     return Fail(ACL_ERROR_INVALID_PARAM, Format("aclrtMalloc: the size is %zu", size));
-  // As on the device, a copy of whole 32-byte blocks may end behind the last element.
+  // As on the device, a copy of whole 32-byte blocks may end behind the last element; what is exact to the byte may not.
   const size_t rounded = (size + 31) / 32 * 32;
   *pointer = std::aligned_alloc(512, (rounded + 511) / 512 * 512 + 512);
   if (*pointer == nullptr) return Fail(ACL_ERROR_BAD_ALLOC, Format("aclrtMalloc: no memory for %zu bytes", size));
   // Device memory holds whatever it held. Programs have come to rely on zeros; strictly they may not.
   std::memset(*pointer, atbfn::emulator::GlobalOptions().strict ? 0x7f : 0, rounded);
-  AddAllocation(*pointer, rounded, Format("allocation %d (%zu bytes)", ++allocations, size));
+  AddAllocation(*pointer, size, Format("allocation %d (%zu bytes)", ++allocations, size), rounded);
   return ACL_SUCCESS;
 }
 aclError aclrtMallocAlign32(void** pointer, size_t size, aclrtMemMallocPolicy policy) { return aclrtMalloc(pointer, size, policy); }

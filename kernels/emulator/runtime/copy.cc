@@ -70,6 +70,7 @@ constexpr int64_t kAnyLength = INT64_MAX;
 
 void In(const Tensor& dst, const Global& src, const Blocks& b, int64_t longest, Where where) {
   Instruction in(Pipe::MTE2, "DataCopy", UnitOf(dst.space), where);
+  in.moves_blocks();
   in.lies_in(dst, Bit(Space::UB) | Bit(Space::L1), 0);
   in.dtype_in(dst, CopyTypes(), 0);
   in.align(dst, kBlock, 0);
@@ -87,6 +88,7 @@ void In(const Tensor& dst, const Global& src, const Blocks& b, int64_t longest, 
 
 void Out(const Global& dst, const Tensor& src, const Blocks& b, int64_t longest, Where where) {
   Instruction in(Pipe::MTE3, "DataCopy", UnitOf(src.space), where);
+  in.moves_blocks();
   const bool l1 = Arch() == 2201;
   in.require(l1 || src.space != Space::L1, "position", "the %s has no path from L1 to GM; go through UB or L0C",
              CurrentChip().name);
@@ -111,6 +113,7 @@ void Within(const Tensor& dst, const Tensor& src, const Blocks& b, int64_t longe
   const bool unified = CurrentChip().unified;
   if (from == Space::UB && to == Space::UB) {
     Instruction in(Pipe::V, "DataCopy", Unit::Vector, where);
+    in.moves_blocks();
     in.dtype_in(dst, CopyTypes(), 0);
     in.align(dst, kBlock, 0);
     in.align(src, kBlock, 1);
@@ -181,6 +184,7 @@ void Within(const Tensor& dst, const Tensor& src, const Blocks& b, int64_t longe
   }
   if (unified && ((from == Space::UB && to == Space::L1) || (from == Space::L1 && to == Space::UB))) {
     Instruction in(from == Space::UB ? Pipe::MTE3 : Pipe::MTE1, "DataCopy", Unit::Any, where);
+    in.moves_blocks();
     in.dtype_in(dst, CopyTypes(), 0);
     in.align(dst, kBlock, 0);
     in.align(src, kBlock, 1);
@@ -347,6 +351,7 @@ void CopyNdToNz(const Tensor& dst, const Tensor& src, const NdToNz& p, Where whe
 
 void CopyNzToNd(const Global& dst, const Tensor& src, const NzToNd& p, Where where) {
   Instruction in(Pipe::MTE3, "DataCopy", UnitOf(src.space), where);
+  in.moves_blocks();
   in.lies_in(src, Bit(Space::UB), 1);
   uint32_t types = Bit(DType::I16) | Bit(DType::U16) | Bit(DType::F16) | Bit(DType::I32) | Bit(DType::U32) | Bit(DType::F32);
   if (Arch() == 2201 || Arch() == 3510) types |= Bit(DType::BF16);
@@ -441,6 +446,7 @@ void CopySlices(const Tensor& dst, const Global& src, const Slice* to, const Sli
   const SlicePlan b = Plan("read", from, dimensions, src.element, where);
   CheckPlans(a, b, where);
   Instruction in(Pipe::MTE2, "DataCopy", UnitOf(dst.space), where);
+  in.moves_blocks();
   CheckOnChip(in, dst, a, 0);
   for (const int64_t start : b.starts) in.read(src, start, b.block_bytes, 1, b.blocks, b.stride_bytes);
   for (const int64_t start : a.starts) in.write(dst, start, a.block_bytes, 0, a.blocks, a.stride_bytes);
@@ -455,6 +461,7 @@ void CopySlices(const Global& dst, const Tensor& src, const Slice* to, const Sli
   const SlicePlan b = Plan("read", from, dimensions, src.element, where);
   CheckPlans(a, b, where);
   Instruction in(Pipe::MTE3, "DataCopy", UnitOf(src.space), where);
+  in.moves_blocks();
   CheckOnChip(in, src, b, 1);
   for (const int64_t start : b.starts) in.read(src, start, b.block_bytes, 1, b.blocks, b.stride_bytes);
   for (const int64_t start : a.starts) in.write(dst, start, a.block_bytes, 0, a.blocks, a.stride_bytes);
@@ -657,6 +664,7 @@ void CopyEnhanced(const Tensor& dst, const Tensor& src, const Blocks& b, const E
     Refuse("position", where, "DataCopy: the %s has no path from %s to %s; use Fixpipe to GM", CurrentChip().name,
            Name(src.space), Name(dst.space));
   Instruction in(Pipe::V, "DataCopy", Unit::Any, where);
+  in.moves_blocks();
   in.align(dst, kBlock, 0);
   in.align(src, kBlock, 1);
   CheckBlocks(in, b);

@@ -225,10 +225,11 @@ std::string GlobalText(const Global& global, Where where, int argument);
 // gm.cc
 struct Allocation {
   uint64_t begin, end;
+  uint64_t blocks_end;  // up to which copies of whole blocks may reach
   std::string name;
 };
 const Allocation* FindAllocation(uint64_t address);
-void AddAllocation(void* address, size_t bytes, std::string name);
+void AddAllocation(void* address, size_t bytes, std::string name, size_t with_blocks = 0);
 bool RemoveAllocation(void* address);
 void PublishAtomics(Core& core);              // all of these with the launch's mutex held
 void ApplyPublished(Core& core);

@@ -21,11 +21,11 @@ std::map<uint64_t, Allocation>& Allocations() {
 std::shared_mutex allocations_mutex;
 }  // namespace
 
-void AddAllocation(void* address, size_t bytes, std::string name) {
+void AddAllocation(void* address, size_t bytes, std::string name, size_t with_blocks) {
   std::unique_lock lock(allocations_mutex);
   const uint64_t begin = reinterpret_cast<uint64_t>(address);
   if (name.empty()) name = "the allocation";
-  Allocations()[begin] = {begin, begin + bytes, std::move(name)};
+  Allocations()[begin] = {begin, begin + bytes, begin + std::max(bytes, with_blocks), std::move(name)};
 }
 
 bool RemoveAllocation(void* address) {
@@ -39,7 +39,7 @@ const Allocation* FindAllocation(uint64_t address) {
   auto found = table.upper_bound(address);
   if (found == table.begin()) return nullptr;
   --found;
-  return address < found->second.end ? &found->second : nullptr;
+  return address < found->second.blocks_end ? &found->second : nullptr;
 }
 
 std::string GlobalText(const Global&, Where where, int argument) {

@@ -348,8 +348,6 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
     }
   };
 
-  // Copies move whole blocks of 32 bytes: what nothing wrote may go along with a value that the kernel wants moved.
-  const bool whole_blocks = pipe_ != Pipe::S && (pipe_ != Pipe::V || std::strncmp(name_, "DataCopy", 8) == 0);
   // The same for the usual case, whole granules in order, without branches: what each pipe may have done at most.
   uint32_t write_limit[kPipes], read_limit[kPipes];
   for (int q = 0; q < kPipes; ++q) {
@@ -383,7 +381,7 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
       const uint32_t mask = to - from == 32 ? ~0u : ((1u << (to - from)) - 1u) << from;
       if (writing) {
         granule.written |= mask;
-      } else if (!undefined_allowed_ && (granule.written & mask) != mask && !(whole_blocks && granule.written != 0)) {
+      } else if (!undefined_allowed_ && (granule.written & mask) != mask && !(blocks_ && granule.written != 0)) {
         uint32_t byte = from;
         while (granule.written >> byte & 1u) ++byte;
         fail("uninitialised", "%s reads %s at byte %u of %s, which nothing has written%s", name_,
@@ -453,7 +451,7 @@ uint8_t* Instruction::touch(const Global& global, int64_t offset, int64_t bytes,
   const uint64_t low = reinterpret_cast<uint64_t>(start) + static_cast<uint64_t>(std::min<int64_t>(span, 0));
   const uint64_t high = reinterpret_cast<uint64_t>(start) + static_cast<uint64_t>(std::max<int64_t>(span, 0) + bytes);
   const Allocation* allocation = global.address == nullptr ? nullptr : FindAllocation(low);
-  if (allocation == nullptr || high > allocation->end) {
+  if (allocation == nullptr || high > (blocks_ ? allocation->blocks_end : allocation->end)) {
     const std::string operand = GlobalText(global, where_, argument);
     if (global.address == nullptr)
       fail("out-of-bounds", "%s: %s has no buffer; call SetGlobalBuffer with the address first", name_, operand.c_str());

@@ -105,6 +105,10 @@ class Instruction {
   // Ordering against earlier instructions of `other` is guaranteed by hardware for this one (unit flags, accumulation).
   void ordered_after(Pipe other) { ordered_ |= 1u << static_cast<int>(other); }
 
+  // It moves whole blocks of 32 bytes: what nothing wrote may go along with a value beside it, and the last block may end
+  // behind the last byte asked of aclrtMalloc. All others are exact to the byte.
+  void moves_blocks() { blocks_ = true; }
+
   // For the timeline: cycles that the instruction occupies its pipe (GM traffic is added by the runtime).
   void cycles(double n) { cycles_ += n; }
   void cube_macs(uint64_t n) { macs_ += n; }
@@ -126,6 +130,7 @@ class Instruction {
   uint32_t clock_;
   uint32_t ordered_ = 0;
   bool undefined_allowed_ = false;
+  bool blocks_ = false;
   double cycles_ = 0;
   uint64_t macs_ = 0, elements_ = 0;
   uint64_t gm_read_ = 0, gm_written_ = 0;
