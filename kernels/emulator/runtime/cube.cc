@@ -9,6 +9,7 @@
 
 #include "moves.h"
 #include "multiply.h"
+#include "overlap.h"
 
 namespace atbfn::emulator {
 
@@ -770,6 +771,22 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
   // Bytes of the result: of a column of fractals, and of the step from one to the next.
   const int64_t wide = element == 1 ? 32 : p.channel_split ? 8 : 16;  // columns of a fractal
   const int64_t step = nz ? p.dst_stride * (p.elements ? element : kBlock) : 0;
+  {
+    // The pieces of the result: rows, columns, or columns of fractals.
+    const bool by_rows = layout == FixLayout::Rows;
+    const int64_t count = nz ? CeilDiv(p.n, wide) : by_rows ? p.m : p.n;
+    const int64_t bytes = nz ? p.m * std::min<int64_t>(wide, p.n) * element : (by_rows ? p.n : p.m) * element;
+    const int64_t stride = nz ? step : int64_t{p.dst_stride} * element, matrix = int64_t{p.dst_matrix_stride} * element;
+    if ((count > 1 && stride < bytes) || (matrices > 1 && matrix < (count - 1) * stride + bytes)) {
+      std::vector<int64_t> starts;
+      for (int64_t i = 0; i < matrices; ++i)
+        for (int64_t x = 0; x < count; ++x) starts.push_back(i * matrix + x * stride);
+      const std::string operand = ArgumentText(in.where(), 0);
+      CheckApart(in, operand.empty() ? "the result" : "`" + operand + "`", std::move(starts), bytes,
+                 nz ? "dstStride is at least the rows of a column of fractals" : by_rows ? "dstStride is at least nSize"
+                                                                                         : "dstStride is at least mSize");
+    }
+  }
   for (int64_t i = 0; i < matrices; ++i) {
     if (layout == FixLayout::Rows) {
       write(i * p.dst_matrix_stride * element, p.n * element, p.m, p.dst_stride * element);
