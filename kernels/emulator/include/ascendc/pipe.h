@@ -403,7 +403,7 @@ class TPipe {
     where_ = where;
   }
   template <class Queue>
-  bool InitBuffer(Queue& queue, uint8_t num, uint32_t bytes, emu::Where where = emu::Here()) {
+  bool InitBuffer(Queue& queue, Small<uint8_t> num, uint32_t bytes, emu::Where where = emu::Here()) {
     static_assert(Queue::isTQue, "InitBuffer(buffer, num, bytes) is for queues; a TBuf takes InitBuffer(buffer, bytes)");
     if (num == 0 || bytes == 0)
       emu::Refuse("capacity", where, "InitBuffer: %u buffers of %u bytes; both must be above 0", num, bytes);
@@ -495,7 +495,7 @@ class TBufPool {
     if (!emu::Unwinding()) Reset();
   }
   template <class Queue>
-  bool InitBuffer(Queue& queue, uint8_t num, uint32_t bytes, emu::Where where = emu::Here()) {
+  bool InitBuffer(Queue& queue, Small<uint8_t> num, uint32_t bytes, emu::Where where = emu::Here()) {
     const uint32_t each = (bytes + 31) / 32 * 32;
     queue.InitBuffers(Take(static_cast<uint64_t>(each) * num, SpaceOf(Queue::position), num, where), num, each, where);
     queues_.push_back(queue.Buffers());

@@ -32,13 +32,13 @@ class TQueSync {
 
 // Between cores: mode 0 all cores of a kind, 1 the vector cores of a block, 2 the cube core of a block and its vector cores.
 template <uint8_t mode, pipe_t pipe>
-inline void CrossCoreSetFlag(uint16_t flagId, emu::Where where = emu::Here()) {
+inline void CrossCoreSetFlag(Small<uint16_t> flagId, emu::Where where = emu::Here()) {
   static_assert(mode <= 2, "CrossCoreSetFlag: the mode is 0, 1 or 2");
   static_assert(pipe != PIPE_ALL && pipe != PIPE_S, "CrossCoreSetFlag: the pipe may not be PIPE_ALL or PIPE_S");
   emu::CrossCoreSet(mode, PipeOf(pipe), flagId, where);
 }
 template <uint8_t mode = 0, pipe_t pipe = PIPE_S>
-inline void CrossCoreWaitFlag(uint16_t flagId, emu::Where where = emu::Here()) {
+inline void CrossCoreWaitFlag(Small<uint16_t> flagId, emu::Where where = emu::Here()) {
   emu::CrossCoreWait(flagId, where);
 }
 

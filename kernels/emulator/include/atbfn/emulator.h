@@ -214,6 +214,8 @@ void EndBuffer(uint32_t buffer, Where where);  // FreeTensor: tensors of this us
 void CheckUse(const Tensor& tensor, const char* api, Where where);  // the tensor is of the buffer's present use
 const char* BufferName(uint32_t buffer); // "`inQueueX` (initialised at add.asc:23)"
 [[noreturn]] void Refuse(const char* rule, Where where, const char* format, ...) __attribute__((format(printf, 3, 4)));
+// A value that a parameter of so many bits cannot hold.
+void RefuseValue(int64_t value, int bits, bool is_signed, Where where);
 // The text of argument `index` in the statement at `where` ("xLocal"), or "" if it cannot be found.
 const char* ArgumentText(Where where, int index);
 
