@@ -339,6 +339,24 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
       for (int q = 0; q < kPipes; ++q)
         if (cell.read_clock[static_cast<size_t>(q)] != 0 && q != p &&
             !knows(static_cast<Pipe>(q), cell.read_clock[static_cast<size_t>(q)]))
+void Instruction::compare_register(bool writing) {
+  if (writing) {
+    core_.compare_clock = clock_;
+    return;
+  }
+  constexpr int v = static_cast<int>(Pipe::V);
+  if (core_.compare_clock <= core_.known[v][v] || CurrentChip().arch == 3510) return;
+  const Event& earlier = core_.events[core_.by_clock[v][core_.compare_clock - 1]];
+  const std::string text = Format("%s reads the compare register, which %s writes before: nothing orders the two", name_, earlier.name);
+  const std::string rest = Note(earlier.where, std::string(earlier.name) + " is here") + Help("PipeBarrier<PIPE_V>() between the two");
+  if (GlobalOptions().strict) Throw(&core_, Message("error", where_, "auto-sync", text) + rest);
+  const std::array<uint64_t, 4> key = {reinterpret_cast<uint64_t>(where_.file), static_cast<uint64_t>(where_.line),
+                                       reinterpret_cast<uint64_t>(earlier.where.file),
+                                       static_cast<uint64_t>(earlier.where.line)};
+  if (core_.warnings.count(key) == 0)
+    core_.warnings[key] = Message("warning", where_, "auto-sync", text + "; the compiler's auto-sync does") + rest;
+}
+
           hazard(tensor, address, writing, static_cast<Pipe>(q), cell.read_clock[static_cast<size_t>(q)], false, argument);
       cell.write_clock = clock_;
       cell.write_pipe = pipe_;

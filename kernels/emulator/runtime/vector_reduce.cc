@@ -361,6 +361,7 @@ void Compare(const char* name, const Tensor* dst, const Operand& a, const Operan
       const double right = ToDouble(b != nullptr ? y + e * a.tensor.element : y, dtype);
       if (Compares(mode, left, right)) bits[e / 8] |= static_cast<uint8_t>(1u << (e % 8));
     }
+    if (dst == nullptr) in.compare_register(true);
     if (dst != nullptr) {
       std::memcpy(in.data(*dst) + r * bytes_per_repeat, bits, static_cast<size_t>(bytes_per_repeat));
     } else {
@@ -391,6 +392,7 @@ void Select(const Operand& dst, const Tensor* mask, const Operand& a, const Oper
       in.read(*mask, 0, walk.counted || repeat_mask ? bytes : walk.repeats * walk.per_repeat / 8, 1);
     }
   } else {
+    in.compare_register(false);
     std::memcpy(held, in.core().registers.compare_mask, 16);
   }
   const uint8_t* bits = mask != nullptr ? in.data(*mask) : held;
@@ -418,12 +420,14 @@ void Select(const Operand& dst, const Tensor* mask, const Operand& a, const Oper
 void GetCompareMask(const Tensor& dst, Where where) {
   Instruction in(Pipe::V, "GetCmpMask", Unit::Vector, where);
   in.align(dst, 16, 0);
+  in.compare_register(false);
   std::memcpy(in.write(dst, 0, 16, 0), in.core().registers.compare_mask, 16);
   in.cycles(10);
 }
 void SetCompareMask(const Tensor& src, Where where) {
   Instruction in(Pipe::V, "SetCmpMask", Unit::Vector, where);
   in.align(src, 16, 0);
+  in.compare_register(true);
   std::memcpy(in.core().registers.compare_mask, in.read(src, 0, 16, 0), 16);
   in.cycles(10);
 }

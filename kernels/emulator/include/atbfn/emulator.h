@@ -109,6 +109,9 @@ class Instruction {
   // behind the last byte asked of aclrtMalloc. All others are exact to the byte.
   void moves_blocks() { blocks_ = true; }
 
+  // The compare register (CMPMASK) is written, or read: by instructions of the vector unit, which may overlap.
+  void compare_register(bool writing);
+
   // For the timeline: cycles that the instruction occupies its pipe (GM traffic is added by the runtime).
   void cycles(double n) { cycles_ += n; }
   void cube_macs(uint64_t n) { macs_ += n; }
