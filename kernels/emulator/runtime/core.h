@@ -125,6 +125,7 @@ struct Core {
   Registers registers;
   uint16_t merged[4] = {};  // what the last MrgSort took of each list
   void* pointers[4] = {};
+  Where unit_flag_set{};    // the last Mmad that left unit flags set
   uint32_t compare_clock = 0;  // on V, of the last write of the compare register
 
   Clocks clock{};                              // issued, by pipe

@@ -53,6 +53,7 @@ void UseUnitFlags(Instruction& in, uint8_t flag, const Tensor& l0c, int64_t byte
               in.name(), static_cast<long long>(u * kUnit), other);
     if (flag == 3) flags[u / 64] ^= uint64_t{1} << (u % 64);
   }
+  if (flag == 3 && set) in.core().unit_flag_set = in.where();
 }
 
 // --------------------------------------------------------------------------------------------------------------- scratch
