@@ -166,6 +166,8 @@ struct Core {
   Where last_set[16]{};
   std::deque<size_t> unmet[16];                // cross-core sets whose meeting is not complete, by index into events
   std::vector<std::pair<size_t, int32_t>> meeting_of;  // and the meetings they became part of
+  Where used_by_sync{};                        // the last flag of those that SyncAll uses too
+  Where synced{};                              // the last SyncAll of that kind
   std::pair<SharedKnowledge, int32_t> sync_done{nullptr, -1};  // the SyncAll that this core waits in has met
 
   Memory& at(Space space) { return memory[static_cast<int>(space)]; }
