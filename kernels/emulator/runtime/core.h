@@ -71,9 +71,11 @@ struct Memory {
 
 struct Buffer {
   Space space;
+  uint8_t position;
   uint32_t address, bytes, use;
   bool live;
   Where made, freed;
+  const char* taken;  // what gave the memory back for good; null while the buffer exists
 };
 
 struct Flag {
@@ -123,10 +125,10 @@ struct Core {
   Memory memory[kSpaces];
   std::vector<Buffer> buffers;
   Registers registers;
+  uint32_t compare_clock = 0;  // on V, of the last write of the compare register
+  Where unit_flag_set{};    // the last Mmad that left unit flags set
   uint16_t merged[4] = {};  // what the last MrgSort took of each list
   void* pointers[4] = {};
-  Where unit_flag_set{};    // the last Mmad that left unit flags set
-  uint32_t compare_clock = 0;  // on V, of the last write of the compare register
 
   Clocks clock{};                              // issued, by pipe
   std::array<Clocks, kPipes> known{};          // known[p][q]: of q, completed before what p does next
@@ -164,10 +166,10 @@ struct Core {
   uint32_t arrivals[16] = {};
   std::vector<uint32_t> wait_clocks[16];       // the kWaits clock of each CrossCoreWait on the flag
   Where last_set[16]{};
-  std::deque<size_t> unmet[16];                // cross-core sets whose meeting is not complete, by index into events
-  std::vector<std::pair<size_t, int32_t>> meeting_of;  // and the meetings they became part of
   Where used_by_sync{};                        // the last flag of those that SyncAll uses too
   Where synced{};                              // the last SyncAll of that kind
+  std::deque<size_t> unmet[16];                // cross-core sets whose meeting is not complete, by index into events
+  std::vector<std::pair<size_t, int32_t>> meeting_of;  // and the meetings they became part of
   std::pair<SharedKnowledge, int32_t> sync_done{nullptr, -1};  // the SyncAll that this core waits in has met
 
   Memory& at(Space space) { return memory[static_cast<int>(space)]; }

@@ -211,9 +211,13 @@ uint32_t ReservedEnd(Space space);
 void SetReservedEnd(Space space, uint32_t address);
 
 // Buffers that queues manage.
-uint32_t NewBuffer(Space space, uint32_t address, uint32_t bytes, Where where);  // returns its number, from 1
-uint32_t UseBuffer(uint32_t buffer);     // a new AllocTensor: contents are undefined again; returns the use
+// Returns its number, from 1. Buffers that lay there are gone from then on.
+uint32_t NewBuffer(Space space, uint8_t position, uint32_t address, uint32_t bytes, Where where);
+uint32_t UseBuffer(uint32_t buffer, Where where);  // a new AllocTensor: contents are undefined again; returns the use
 void EndBuffer(uint32_t buffer, Where where);  // FreeTensor: tensors of this use are dead
+// The memory of a buffer is given back for good: `how` says by what.
+void TakeBuffer(uint32_t buffer, const char* how, Where where);
+void TakeBuffers(const char* how, Where where);  // of all of the core's
 void CheckUse(const Tensor& tensor, const char* api, Where where);  // the tensor is of the buffer's present use
 const char* BufferName(uint32_t buffer); // "`inQueueX` (initialised at add.asc:23)"
 [[noreturn]] void Refuse(const char* rule, Where where, const char* format, ...) __attribute__((format(printf, 3, 4)));
