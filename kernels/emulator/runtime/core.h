@@ -235,6 +235,7 @@ struct Allocation {
   std::string name;
 };
 const Allocation* FindAllocation(uint64_t address);
+std::string FreedName(uint64_t address);      // of an allocation that was there, "" if there was none
 void AddAllocation(void* address, size_t bytes, std::string name, size_t with_blocks = 0);
 bool RemoveAllocation(void* address);
 void PublishAtomics(Core& core);              // all of these with the launch's mutex held
@@ -243,6 +244,20 @@ void ApplyAtomics(Core& core);                // by the core itself, without the
 void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op, bool saturate);
 // Races between accesses to GM, the first by address; also tells L2-resident traffic from HBM's. "" if there is none.
 std::string SweepGm(Launching& launch);
+
+// streams.cc
+void AddStream(const void* stream);
+bool RemoveStream(const void* stream);        // false: there is none such
+bool KnownStream(const void* stream);
+void FinishStream(const void* stream);        // the host has waited for all of its work
+void FinishAllStreams();
+void RecordEvent(const void* event, const void* stream);
+void ForgetEvent(const void* event);
+void FinishEvent(const void* event);
+void WaitForEvent(const void* stream, const void* event);
+// The kernel that has written there and that the host has not waited for, "" if there is none.
+std::string PendingWriter(const void* start, size_t bytes);
+void RememberWritten(const Launching& launch);
 
 // messages.cc
 std::string Message(const char* severity, Where where, const char* rule, const std::string& text);

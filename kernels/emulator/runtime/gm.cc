@@ -18,6 +18,10 @@ std::map<uint64_t, Allocation>& Allocations() {
   static std::map<uint64_t, Allocation> table;
   return table;
 }
+std::map<uint64_t, Allocation>& Freed() {
+  static std::map<uint64_t, Allocation> table;
+  return table;
+}
 std::shared_mutex allocations_mutex;
 }  // namespace
 
@@ -30,7 +34,20 @@ void AddAllocation(void* address, size_t bytes, std::string name, size_t with_bl
 
 bool RemoveAllocation(void* address) {
   std::unique_lock lock(allocations_mutex);
-  return Allocations().erase(reinterpret_cast<uint64_t>(address)) != 0;
+  const auto found = Allocations().find(reinterpret_cast<uint64_t>(address));
+  if (found == Allocations().end()) return false;
+  if (Freed().size() >= 1000) Freed().erase(Freed().begin());
+  Freed()[found->first] = found->second;
+  Allocations().erase(found);
+  return true;
+}
+
+std::string FreedName(uint64_t address) {
+  std::shared_lock lock(allocations_mutex);
+  auto found = Freed().upper_bound(address);
+  if (found == Freed().begin()) return "";
+  --found;
+  return address < found->second.end ? found->second.name : "";
 }
 
 const Allocation* FindAllocation(uint64_t address) {

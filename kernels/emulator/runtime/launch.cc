@@ -256,6 +256,7 @@ bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t 
                       Help(Format("one CrossCoreWaitFlag(%d) on %s for every set", id, core->label.c_str())) + in_kernel;
           }
     if (failure.empty()) {
+      if (!options.in_process) RememberWritten(launch);
       BuildTimeline(launch);
       last_report = ReportJson(launch);
       if (!options.report.empty())

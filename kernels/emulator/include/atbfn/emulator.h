@@ -257,20 +257,29 @@ void ScalarWrite(const Global& global, int64_t offset, const void* from, int64_t
 bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t blocks,
                const std::function<void()>& body);
 
+// Around a launch: the stream exists, and what was written waits for it.
+void BeginLaunch(const void* stream, const char* name, const char* file, int line);
+void EndLaunch(const void* stream, const char* name, const char* file, int line);
+
 struct Launch {
   Kind kind;
   const char* name;
   const char* file;
   int line;
   int64_t blocks;
+  const void* stream = nullptr;
   template <class Control = std::nullptr_t, class Stream = std::nullptr_t>
   Launch(Kind kind, const char* name, const char* file, int line, int64_t blocks, Control&& = nullptr,
-         Stream&& = nullptr)
-      : kind(kind), name(name), file(file), line(line), blocks(blocks) {}
+         Stream&& given = nullptr)
+      : kind(kind), name(name), file(file), line(line), blocks(blocks) {
+    if constexpr (std::is_convertible_v<Stream&&, const void*>) stream = given;
+  }
   // The arguments become the kernel's parameters at the call itself, with whatever conversions that takes.
   template <class Body, class... Args>
   void operator()(Body body, Args&&... args) const {
+    BeginLaunch(stream, name, file, line);
     RunKernel(kind, name, file, line, blocks, [&] { body(args...); });
+    EndLaunch(stream, name, file, line);
   }
 };
 
