@@ -74,7 +74,10 @@ std::string OperandText(const Core& core, const Tensor& tensor, Where where, int
 }
 
 const char* BufferName(uint32_t number) {
-  thread_local std::string text;
+  // One message may name several.
+  thread_local std::string texts[4];
+  thread_local unsigned next = 0;
+  std::string& text = texts[next++ % 4];
   Core& core = Current();
   if (number == 0 || number > core.buffers.size()) return "no queue";
   const Where made = core.buffers[number - 1].made;

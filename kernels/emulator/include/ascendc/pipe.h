@@ -235,9 +235,9 @@ class TQueBind {
     }
     if (buffers_->empty()) emu::Refuse("queue", where, "%s on a queue that InitBuffer did not initialise", api);
     if (handle.buffer != 0)
-      emu::Refuse("queue", where, "%s: the tensor is of %s, not of this queue %s", api, emu::BufferName(handle.buffer),
+      emu::Refuse("queue", where, "%s: the tensor is of %s, not of %s", api, emu::BufferName(handle.buffer),
                   emu::BufferName(buffers_->front().buffer));
-    emu::Refuse("queue", where, "%s: the tensor was not allocated from this queue %s", api,
+    emu::Refuse("queue", where, "%s: the tensor was not allocated from %s", api,
                 emu::BufferName(buffers_->front().buffer));
   }
 
