@@ -351,6 +351,29 @@ void SyncAllCores(bool vector_only, int participants, const void* workspace, Whe
   Log(core, Step::CrossWait, Pipe::S, Pipe::S, number, "SyncAll", where);
 }
 
+void SyncWorkspace(const char* api, const Global& global, int64_t offset, int64_t bytes, const Tensor& local, int64_t local_bytes,
+                   Where where) {
+  Core& core = Current();
+  if (global.address == nullptr) Refuse("out-of-bounds", where, "%s: the workspace in GM has no buffer; call SetGlobalBuffer first", api);
+  const uint8_t* start = global.address + offset;
+  const uint64_t begin = reinterpret_cast<uint64_t>(start), end = begin + static_cast<uint64_t>(bytes);
+  const Allocation* allocation = FindAllocation(begin);
+  if (allocation == nullptr || end > allocation->end)
+    Refuse("out-of-bounds", where, "%s: the workspace in GM is used from byte %lld to %lld, which is not all device memory", api,
+           static_cast<long long>(offset), static_cast<long long>(offset + bytes));
+  for (int64_t i = 0; i < bytes; ++i)
+    if (start[i] != 0)
+      Refuse("uninitialised", where, "%s: the workspace in GM holds 0x%02x at byte %lld; it must be cleared before the kernel starts, "
+             "and nothing else may use it", api, start[i], static_cast<long long>(offset + i));
+  if (local.space != Space::UB) Refuse("position", where, "%s: the workspace lies in %s, it must lie in UB", api, Name(local.space));
+  CheckUse(local, api, where);
+  Memory& memory = core.at(Space::UB);
+  if (memory.capacity == 0) return;
+  if (local.address + local_bytes > memory.capacity)
+    Refuse("capacity", where, "%s: the workspace in UB reaches byte %lld", api, static_cast<long long>(local.address + local_bytes));
+  for (int64_t g = local.address / 32; g < (local.address + local_bytes) / 32; ++g) memory.granules[static_cast<size_t>(g)].written = 0;
+}
+
 void SignalSet(const void* key, Where where) {
   Core& core = Current();
   Launching& launch = *core.launch;

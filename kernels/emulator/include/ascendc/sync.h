@@ -56,6 +56,7 @@ inline void SyncAll(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<
   if (static_cast<int64_t>(ubWorkspace.GetSize()) < cores * 8)
     emu::Refuse("size", where, "SyncAll: ubWorkspace has %u elements; %d cores need %d (32 bytes each)",
                 ubWorkspace.GetSize(), cores, cores * 8);
+  emu::SyncWorkspace("SyncAll", gmWorkspace.Handle(), 0, cores * 32, ubWorkspace.Handle(), cores * 32, where);
   emu::SyncAllCores(isAIVOnly, cores, gmWorkspace.Handle().address, where);
 }
 
@@ -65,12 +66,14 @@ inline void IBSet(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<in
                   int32_t eventID, emu::Where where = emu::Here()) {
   emu::Barrier(emu::Pipe::Count, where);
   const int64_t blocks = emu::BlockCount() * emu::TaskRatio();
+  emu::SyncWorkspace("IBSet", gmWorkspace.Handle(), (blocks * eventID + blockIdx) * 32, 32, ubWorkspace.Handle(), 32, where);
   emu::SignalSet(gmWorkspace.GetPhyAddr(static_cast<uint64_t>((blocks * eventID + blockIdx) * 8)), where);
 }
 template <bool isAIVOnly = true>
 inline void IBWait(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<int32_t>& ubWorkspace, int32_t blockIdx,
                    int32_t eventID, emu::Where where = emu::Here()) {
   const int64_t blocks = emu::BlockCount() * emu::TaskRatio();
+  emu::SyncWorkspace("IBWait", gmWorkspace.Handle(), (blocks * eventID + blockIdx) * 32, 32, ubWorkspace.Handle(), 32, where);
   emu::SignalWait(gmWorkspace.GetPhyAddr(static_cast<uint64_t>((blocks * eventID + blockIdx) * 8)), where);
   emu::Barrier(emu::Pipe::Count, where);
 }

@@ -195,6 +195,9 @@ void CrossCoreSet(int mode, Pipe pipe, int id, Where where);
 void CrossCoreWait(int id, Where where);
 // participants 0: all cores. A workspace is that of the soft form: only cores that name the same one meet.
 void SyncAllCores(bool vector_only, int participants, const void* workspace, Where where);
+// The memories of the soft forms: so many bytes of GM, cleared, and of UB, which hold nothing afterwards.
+void SyncWorkspace(const char* api, const Global& global, int64_t offset, int64_t bytes, const Tensor& local, int64_t local_bytes,
+                   Where where);
 // A counter in GM that one core raises and another waits for and lowers (IBSet and IBWait): `key` is its address.
 void SignalSet(const void* key, Where where);
 void SignalWait(const void* key, Where where);
