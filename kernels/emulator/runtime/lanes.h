@@ -149,6 +149,14 @@ class View {
     }
     return {operand_.tensor, argument_, 0, walk_.repeats > 0 ? end : 0, [this](const auto& f) { pieces(f); }};
   }
+  // The same bytes in the same order, each in one repeat only: what works in place.
+  bool same_place(const View& other) const {
+    const Strides &a = operand_.strides, &b = other.operand_.strides;
+    const int64_t blocks = (walk_.per_repeat * size_ + 31) / 32;
+    return !walk_.dense && operand_.tensor.space == other.operand_.tensor.space &&
+           operand_.tensor.address == other.operand_.tensor.address && size_ == other.size_ && a.block == b.block &&
+           a.repeat == b.repeat && (walk_.repeats <= 1 || a.repeat >= (blocks - 1) * int64_t{a.block} + 1);
+  }
   bool contiguous() const { return contiguous_; }
   int size() const { return size_; }
   const Tensor& tensor() const { return operand_.tensor; }
@@ -202,7 +210,7 @@ void RunLanes(Instruction& in, const Walk& walk, const Operand& dst, std::initia
     if (walk.repeats > 0 && to.contiguous() && view.contiguous() && to.size() == view.size())
       in.disjoint(to.tensor(), 0, walk.elements() * to.size(), view.tensor(), 0, walk.elements() * view.size(), 0,
                   view.argument());
-    else
+    else if (!to.same_place(view))
       CheckOverlap(in, to.turns(), view.turns(), to.size() == view.size() ? Share::Same : Share::Tolerated,
                    view.argument() == chained);
   }

@@ -248,7 +248,13 @@ void TransposeBlocks(const uint64_t dst[16], const uint64_t src[16], DType dtype
   Tensor memory;  // from its start: the operands are 16 addresses each
   memory.space = Space::UB;
   const auto blocks = [&](const uint64_t* list, int argument, int64_t stride, bool upper) {
-    return Turns{memory, argument, 0, int64_t{CurrentChip().ub}, [=](const auto& piece) {
+    int64_t low = INT64_MAX, high = 0;
+    for (int i = 0; i < 16; ++i) {
+      const int64_t first = Unpack(list[i], dtype, 1).address + (shape.repeats == 1 ? stride * 32 : 0) + (upper ? 16 : 0);
+      low = std::min(low, first);
+      high = std::max(high, first + (shape.repeats > 1 ? shape.repeats - 1 : 0) * stride * 32 + row);
+    }
+    return Turns{memory, argument, low, high, [=](const auto& piece) {
                    for (int64_t r = 0; r < shape.repeats; ++r)
                      for (int i = 0; i < 16; ++i)
                        piece(r, Unpack(list[i], dtype, 1).address + (shape.repeats == 1 ? 1 : r) * stride * 32 + (upper ? 16 : 0), row);
