@@ -11,9 +11,9 @@ from atbfn.ascendc import build as _build
 
 
 @functools.cache
-def build(source: Path, sanitize: str | None = None, **defines: str) -> Path:
+def build(source: Path, sanitize: str | None = None, chip: str = "910b", **defines: str) -> Path:
     """The compiled program. `defines` are macros."""
-    return _build.build([source], defines=defines, sanitize=sanitize).path
+    return _build.build([source], defines=defines, sanitize=sanitize, chip=chip).path
 
 
 def run(

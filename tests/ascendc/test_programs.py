@@ -41,3 +41,9 @@ def test_passes_whatever_the_order_of_cores(path: Path, tmp_path: Path) -> None:
         launch = json.loads(line)
         assert launch["time_s"] > 0
         assert launch["bytes"]["HBM"]["read"] > 0
+
+
+@pytest.mark.parametrize("chip", ["910b3", "a3", "950"])
+def test_one_source_for_several_chips(chip: str) -> None:
+    result = run(build(Path(__file__).parent / "programs" / "matmul_tile.asc", chip=chip), strict=True)
+    assert result.returncode == 0, result.stdout + result.stderr

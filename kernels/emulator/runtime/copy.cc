@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moves.h"
+#include "overlap.h"
 
 namespace atbfn::emulator {
 
@@ -70,6 +71,7 @@ constexpr int64_t kAnyLength = INT64_MAX;
 
 void In(const Tensor& dst, const Global& src, const Blocks& b, int64_t longest, Where where) {
   Instruction in(Pipe::MTE2, "DataCopy", UnitOf(dst.space), where);
+  in.moves_blocks();
   in.lies_in(dst, Bit(Space::UB) | Bit(Space::L1), 0);
   in.dtype_in(dst, CopyTypes(), 0);
   in.align(dst, kBlock, 0);
@@ -87,6 +89,7 @@ void In(const Tensor& dst, const Global& src, const Blocks& b, int64_t longest, 
 
 void Out(const Global& dst, const Tensor& src, const Blocks& b, int64_t longest, Where where) {
   Instruction in(Pipe::MTE3, "DataCopy", UnitOf(src.space), where);
+  in.moves_blocks();
   const bool l1 = Arch() == 2201;
   in.require(l1 || src.space != Space::L1, "position", "the %s has no path from L1 to GM; go through UB or L0C",
              CurrentChip().name);
@@ -111,6 +114,7 @@ void Within(const Tensor& dst, const Tensor& src, const Blocks& b, int64_t longe
   const bool unified = CurrentChip().unified;
   if (from == Space::UB && to == Space::UB) {
     Instruction in(Pipe::V, "DataCopy", Unit::Vector, where);
+    in.moves_blocks();
     in.dtype_in(dst, CopyTypes(), 0);
     in.align(dst, kBlock, 0);
     in.align(src, kBlock, 1);
@@ -120,7 +124,8 @@ void Within(const Tensor& dst, const Tensor& src, const Blocks& b, int64_t longe
     p.src_stride = p.bytes + b.src_gap * kBlock;
     p.dst_stride = p.bytes + b.dst_gap * kBlock;
     p.join();
-    if (p.count == 1) in.disjoint(dst, 0, p.bytes, src, 0, p.bytes, 0, 1);
+    CheckOverlap(in, EvenTurns(dst, 0, p.count, p.bytes, p.dst_stride), EvenTurns(src, 1, p.count, p.bytes, p.src_stride),
+                 Share::Same);
     const uint8_t* source = in.read(src, 0, p.bytes, 1, p.count, p.src_stride);
     uint8_t* target = in.write(dst, 0, p.bytes, 0, p.count, p.dst_stride);
     if (source != target) Move(target, source, p);
@@ -181,6 +186,7 @@ void Within(const Tensor& dst, const Tensor& src, const Blocks& b, int64_t longe
   }
   if (unified && ((from == Space::UB && to == Space::L1) || (from == Space::L1 && to == Space::UB))) {
     Instruction in(from == Space::UB ? Pipe::MTE3 : Pipe::MTE1, "DataCopy", Unit::Any, where);
+    in.moves_blocks();
     in.dtype_in(dst, CopyTypes(), 0);
     in.align(dst, kBlock, 0);
     in.align(src, kBlock, 1);
@@ -291,6 +297,21 @@ void MoveDnToNz(uint8_t* to, const uint8_t* from, int64_t pitch, const NdToNz& p
     }
 }
 
+// That no two blocks of the result land in one place.
+void CheckNzApart(Instruction& in, const Tensor& dst, const NdToNz& p, int64_t element) {
+  const int64_t blocks = CeilDiv(p.columns * element, kBlock), row = p.dst_row_stride, column = p.dst_c0_stride;
+  const int64_t high = (p.rows - int64_t{1}) * row + 1, wide = (blocks - 1) * column + 1;  // in blocks
+  const bool one = blocks == 1 || column >= high || row >= wide;
+  const int64_t span = (p.rows - int64_t{1}) * row + (blocks - 1) * column + 1, matrix = p.dst_matrix_stride * element / kBlock;
+  if (one && (p.matrices <= 1 || matrix >= span)) return;
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < p.matrices; ++i)
+    for (int64_t c = 0; c < blocks; ++c)
+      for (int64_t r = 0; r < p.rows; ++r) starts.push_back((i * matrix + c * column + r * row) * kBlock);
+  CheckApart(in, OperandText(in.core(), dst, in.where(), 0), std::move(starts), kBlock,
+             "dstNzC0Stride is at least the number of rows, and dstNzMatrixStride a whole matrix");
+}
+
 void WriteNz(Instruction& in, const Tensor& dst, const NdToNz& p, int64_t offset, int64_t element) {
   const int64_t blocks = CeilDiv(p.columns * element, kBlock), row = p.dst_row_stride * kBlock;
   for (int64_t c = 0; c < blocks; ++c) {
@@ -316,6 +337,7 @@ void CopyNdToNz(const Tensor& dst, const Global& src, const NdToNz& p, Where whe
     if (p.column_major) in.read(src, i * src_matrix, p.rows * element, 1, p.columns, pitch);
     else in.read(src, i * src_matrix, p.columns * element, 1, p.rows, pitch);
   }
+  CheckNzApart(in, dst, p, element);
   for (int64_t i = 0; i < p.matrices; ++i) WriteNz(in, dst, p, i * dst_matrix, element);
   for (int64_t i = 0; i < p.matrices; ++i)
     (p.column_major ? MoveDnToNz : MoveNdToNz)(in.data(dst) + i * dst_matrix, src.address + i * src_matrix, pitch, p,
@@ -340,6 +362,7 @@ void CopyNdToNz(const Tensor& dst, const Tensor& src, const NdToNz& p, Where whe
   if (p.rows == 0 || p.columns == 0) return;
   const int64_t element = ElementBytes(dst), pitch = static_cast<int64_t>(p.src_row_stride) * element;
   in.read(src, 0, p.columns * element, 1, p.rows, pitch);
+  CheckNzApart(in, dst, p, element);
   WriteNz(in, dst, p, 0, element);
   MoveNdToNz(in.data(dst), in.data(src), pitch, p, element);
   in.cycles(kIssue + static_cast<double>(p.rows * p.columns * element) / CurrentChip().mte_bytes_per_cycle);
@@ -347,6 +370,7 @@ void CopyNdToNz(const Tensor& dst, const Tensor& src, const NdToNz& p, Where whe
 
 void CopyNzToNd(const Global& dst, const Tensor& src, const NzToNd& p, Where where) {
   Instruction in(Pipe::MTE3, "DataCopy", UnitOf(src.space), where);
+  in.moves_blocks();
   in.lies_in(src, Bit(Space::UB), 1);
   uint32_t types = Bit(DType::I16) | Bit(DType::U16) | Bit(DType::F16) | Bit(DType::I32) | Bit(DType::U32) | Bit(DType::F32);
   if (Arch() == 2201 || Arch() == 3510) types |= Bit(DType::BF16);
@@ -364,6 +388,12 @@ void CopyNzToNd(const Global& dst, const Tensor& src, const NzToNd& p, Where whe
   const int64_t column = p.src_column_stride * part, src_matrix = p.src_matrix_stride * 256 * element;
   for (int64_t i = 0; i < p.matrices; ++i)
     for (int64_t c = 0; c < p.columns / 16; ++c) in.read(src, i * src_matrix + c * column, p.rows * part, 1);
+  if (p.dst_row_stride < p.columns || (p.matrices > 1 && p.dst_matrix_stride < p.rows * p.dst_row_stride)) {
+    std::vector<int64_t> starts;
+    for (int64_t i = 0; i < p.matrices; ++i)
+      for (int64_t r = 0; r < p.rows; ++r) starts.push_back((i * p.dst_matrix_stride + r * p.dst_row_stride) * element);
+    CheckApart(in, GlobalText(dst, in.where(), 0), std::move(starts), p.columns * element, "dstDStride is at least dValue");
+  }
   for (int64_t i = 0; i < p.matrices; ++i)
     in.write(dst, i * p.dst_matrix_stride * element, p.columns * element, 0, p.rows, p.dst_row_stride * element);
   for (int64_t i = 0; i < p.matrices; ++i)
@@ -441,6 +471,7 @@ void CopySlices(const Tensor& dst, const Global& src, const Slice* to, const Sli
   const SlicePlan b = Plan("read", from, dimensions, src.element, where);
   CheckPlans(a, b, where);
   Instruction in(Pipe::MTE2, "DataCopy", UnitOf(dst.space), where);
+  in.moves_blocks();
   CheckOnChip(in, dst, a, 0);
   for (const int64_t start : b.starts) in.read(src, start, b.block_bytes, 1, b.blocks, b.stride_bytes);
   for (const int64_t start : a.starts) in.write(dst, start, a.block_bytes, 0, a.blocks, a.stride_bytes);
@@ -455,6 +486,7 @@ void CopySlices(const Global& dst, const Tensor& src, const Slice* to, const Sli
   const SlicePlan b = Plan("read", from, dimensions, src.element, where);
   CheckPlans(a, b, where);
   Instruction in(Pipe::MTE3, "DataCopy", UnitOf(src.space), where);
+  in.moves_blocks();
   CheckOnChip(in, src, b, 1);
   for (const int64_t start : b.starts) in.read(src, start, b.block_bytes, 1, b.blocks, b.stride_bytes);
   for (const int64_t start : a.starts) in.write(dst, start, a.block_bytes, 0, a.blocks, a.stride_bytes);
@@ -657,6 +689,7 @@ void CopyEnhanced(const Tensor& dst, const Tensor& src, const Blocks& b, const E
     Refuse("position", where, "DataCopy: the %s has no path from %s to %s; use Fixpipe to GM", CurrentChip().name,
            Name(src.space), Name(dst.space));
   Instruction in(Pipe::V, "DataCopy", Unit::Any, where);
+  in.moves_blocks();
   in.align(dst, kBlock, 0);
   in.align(src, kBlock, 1);
   CheckBlocks(in, b);

@@ -71,9 +71,11 @@ struct Memory {
 
 struct Buffer {
   Space space;
+  uint8_t position;
   uint32_t address, bytes, use;
   bool live;
   Where made, freed;
+  const char* taken;  // what gave the memory back for good; null while the buffer exists
 };
 
 struct Flag {
@@ -123,6 +125,8 @@ struct Core {
   Memory memory[kSpaces];
   std::vector<Buffer> buffers;
   Registers registers;
+  uint32_t compare_clock = 0;  // on V, of the last write of the compare register
+  Where unit_flag_set{};    // the last Mmad that left unit flags set
   uint16_t merged[4] = {};  // what the last MrgSort took of each list
   void* pointers[4] = {};
 
@@ -162,6 +166,8 @@ struct Core {
   uint32_t arrivals[16] = {};
   std::vector<uint32_t> wait_clocks[16];       // the kWaits clock of each CrossCoreWait on the flag
   Where last_set[16]{};
+  Where used_by_sync{};                        // the last flag of those that SyncAll uses too
+  Where synced{};                              // the last SyncAll of that kind
   std::deque<size_t> unmet[16];                // cross-core sets whose meeting is not complete, by index into events
   std::vector<std::pair<size_t, int32_t>> meeting_of;  // and the meetings they became part of
   std::pair<SharedKnowledge, int32_t> sync_done{nullptr, -1};  // the SyncAll that this core waits in has met
@@ -225,10 +231,12 @@ std::string GlobalText(const Global& global, Where where, int argument);
 // gm.cc
 struct Allocation {
   uint64_t begin, end;
+  uint64_t blocks_end;  // up to which copies of whole blocks may reach
   std::string name;
 };
 const Allocation* FindAllocation(uint64_t address);
-void AddAllocation(void* address, size_t bytes, std::string name);
+std::string FreedName(uint64_t address);      // of an allocation that was there, "" if there was none
+void AddAllocation(void* address, size_t bytes, std::string name, size_t with_blocks = 0);
 bool RemoveAllocation(void* address);
 void PublishAtomics(Core& core);              // all of these with the launch's mutex held
 void ApplyPublished(Core& core);
@@ -236,6 +244,20 @@ void ApplyAtomics(Core& core);                // by the core itself, without the
 void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op, bool saturate);
 // Races between accesses to GM, the first by address; also tells L2-resident traffic from HBM's. "" if there is none.
 std::string SweepGm(Launching& launch);
+
+// streams.cc
+void AddStream(const void* stream);
+bool RemoveStream(const void* stream);        // false: there is none such
+bool KnownStream(const void* stream);
+void FinishStream(const void* stream);        // the host has waited for all of its work
+void FinishAllStreams();
+void RecordEvent(const void* event, const void* stream);
+void ForgetEvent(const void* event);
+void FinishEvent(const void* event);
+void WaitForEvent(const void* stream, const void* event);
+// The kernel that has written there and that the host has not waited for, "" if there is none.
+std::string PendingWriter(const void* start, size_t bytes);
+void RememberWritten(const Launching& launch);
 
 // messages.cc
 std::string Message(const char* severity, Where where, const char* rule, const std::string& text);

@@ -9,6 +9,7 @@
 
 #include "moves.h"
 #include "multiply.h"
+#include "overlap.h"
 
 namespace atbfn::emulator {
 
@@ -52,6 +53,7 @@ void UseUnitFlags(Instruction& in, uint8_t flag, const Tensor& l0c, int64_t byte
               in.name(), static_cast<long long>(u * kUnit), other);
     if (flag == 3) flags[u / 64] ^= uint64_t{1} << (u % 64);
   }
+  if (flag == 3 && set) in.core().unit_flag_set = in.where();
 }
 
 // --------------------------------------------------------------------------------------------------------------- scratch
@@ -721,14 +723,25 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
       else for (int64_t m = 0; defined && m < p.m; ++m) defined = Defined(in, src, place(i, m, b * 16), bytes);
     }
     if (defined) continue;
+    const auto has = [&](int64_t m, int64_t n) { return Defined(in, src, place(i, m, n), 4); };
+    const auto refuse = [&](int64_t m, int64_t n) {
+      in.fail("uninitialised", "%s stores row %lld, column %lld of the results in %s, byte %lld of L0C, which nothing has written",
+              in.name(), static_cast<long long>(m), static_cast<long long>(n),
+              OperandText(in.core(), src, in.where(), 1).c_str(), static_cast<long long>(src.address + place(i, m, n)));
+    };
     int64_t rows = 0, columns = 0;
-    while (rows < p.m && Defined(in, src, place(i, rows, 0), 4)) ++rows;
-    while (columns < p.n && Defined(in, src, place(i, 0, columns), 4)) ++columns;
-    if (rows == 0 || rows <= p.m - 16) in.read(src, place(i, rows < p.m ? rows : 0, 0), 4, 1);
-    if (columns == 0 || columns <= static_cast<int64_t>(p.n) - 32) in.read(src, place(i, 0, columns < p.n ? columns : 0), 4, 1);
+    while (rows < p.m && has(rows, 0)) ++rows;
+    while (columns < p.n && has(0, columns)) ++columns;
+    // Padding ends what is stored, and lies in a fractal that holds results too.
+    if (RoundUp(rows, 16) < p.m) refuse(rows, 0);
+    if (RoundUp(columns, 16) < p.n) refuse(0, columns);
+    for (int64_t m = rows; m < p.m; ++m)
+      if (has(m, 0)) refuse(rows, 0);
+    for (int64_t n = columns; n < p.n; ++n)
+      if (has(0, n)) refuse(0, columns);
     for (int64_t m = 0; m < rows; ++m)
       for (int64_t n = 0; n < columns; ++n)
-        if (!Defined(in, src, place(i, m, n), 4)) in.read(src, place(i, m, n), 4, 1);
+        if (!has(m, n)) refuse(m, n);
     limits[static_cast<size_t>(i)] = {rows, columns};
   }
   std::vector<Scale> scales;
@@ -759,6 +772,22 @@ void Run(Instruction& in, const Tensor& src, const Tensor* workspace, const Fix&
   // Bytes of the result: of a column of fractals, and of the step from one to the next.
   const int64_t wide = element == 1 ? 32 : p.channel_split ? 8 : 16;  // columns of a fractal
   const int64_t step = nz ? p.dst_stride * (p.elements ? element : kBlock) : 0;
+  {
+    // The pieces of the result: rows, columns, or columns of fractals.
+    const bool by_rows = layout == FixLayout::Rows;
+    const int64_t count = nz ? CeilDiv(p.n, wide) : by_rows ? p.m : p.n;
+    const int64_t bytes = nz ? p.m * std::min<int64_t>(wide, p.n) * element : (by_rows ? p.n : p.m) * element;
+    const int64_t stride = nz ? step : int64_t{p.dst_stride} * element, matrix = int64_t{p.dst_matrix_stride} * element;
+    if ((count > 1 && stride < bytes) || (matrices > 1 && matrix < (count - 1) * stride + bytes)) {
+      std::vector<int64_t> starts;
+      for (int64_t i = 0; i < matrices; ++i)
+        for (int64_t x = 0; x < count; ++x) starts.push_back(i * matrix + x * stride);
+      const std::string operand = ArgumentText(in.where(), 0);
+      CheckApart(in, operand.empty() ? "the result" : "`" + operand + "`", std::move(starts), bytes,
+                 nz ? "dstStride is at least the rows of a column of fractals" : by_rows ? "dstStride is at least nSize"
+                                                                                         : "dstStride is at least mSize");
+    }
+  }
   for (int64_t i = 0; i < matrices; ++i) {
     if (layout == FixLayout::Rows) {
       write(i * p.dst_matrix_stride * element, p.n * element, p.m, p.dst_stride * element);

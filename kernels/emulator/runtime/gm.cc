@@ -18,19 +18,36 @@ std::map<uint64_t, Allocation>& Allocations() {
   static std::map<uint64_t, Allocation> table;
   return table;
 }
+std::map<uint64_t, Allocation>& Freed() {
+  static std::map<uint64_t, Allocation> table;
+  return table;
+}
 std::shared_mutex allocations_mutex;
 }  // namespace
 
-void AddAllocation(void* address, size_t bytes, std::string name) {
+void AddAllocation(void* address, size_t bytes, std::string name, size_t with_blocks) {
   std::unique_lock lock(allocations_mutex);
   const uint64_t begin = reinterpret_cast<uint64_t>(address);
   if (name.empty()) name = "the allocation";
-  Allocations()[begin] = {begin, begin + bytes, std::move(name)};
+  Allocations()[begin] = {begin, begin + bytes, begin + std::max(bytes, with_blocks), std::move(name)};
 }
 
 bool RemoveAllocation(void* address) {
   std::unique_lock lock(allocations_mutex);
-  return Allocations().erase(reinterpret_cast<uint64_t>(address)) != 0;
+  const auto found = Allocations().find(reinterpret_cast<uint64_t>(address));
+  if (found == Allocations().end()) return false;
+  if (Freed().size() >= 1000) Freed().erase(Freed().begin());
+  Freed()[found->first] = found->second;
+  Allocations().erase(found);
+  return true;
+}
+
+std::string FreedName(uint64_t address) {
+  std::shared_lock lock(allocations_mutex);
+  auto found = Freed().upper_bound(address);
+  if (found == Freed().begin()) return "";
+  --found;
+  return address < found->second.end ? found->second.name : "";
 }
 
 const Allocation* FindAllocation(uint64_t address) {
@@ -39,7 +56,7 @@ const Allocation* FindAllocation(uint64_t address) {
   auto found = table.upper_bound(address);
   if (found == table.begin()) return nullptr;
   --found;
-  return address < found->second.end ? &found->second : nullptr;
+  return address < found->second.blocks_end ? &found->second : nullptr;
 }
 
 std::string GlobalText(const Global&, Where where, int argument) {

@@ -8,6 +8,7 @@
 #include "atbfn/vector.h"
 #include "core.h"
 #include "numeric.h"
+#include "overlap.h"
 
 namespace atbfn::emulator {
 
@@ -118,6 +119,16 @@ class View {
       range(0, walk_.elements() * size_, writing);
       return;
     }
+    pieces([&](int64_t, int64_t begin, int64_t bytes) { range(begin, bytes, writing); });
+  }
+  // The active bytes of every repeat.
+  template <class F>
+  void pieces(F f) const {
+    if (contiguous_) {
+      const int64_t all = walk_.elements() * size_, repeat = walk_.per_repeat * size_;
+      for (int64_t r = 0; r < walk_.repeats; ++r) f(r, r * repeat, std::min(repeat, all - r * repeat));
+      return;
+    }
     for (int64_t r = 0; r < walk_.repeats; ++r)
       for (int64_t e = 0; e < walk_.per_repeat;) {
         if (!walk_.active(r, e)) {
@@ -127,8 +138,24 @@ class View {
         const int64_t begin = offset(r, e);
         int64_t end = begin + size_;
         for (++e; e < walk_.per_repeat && walk_.active(r, e) && offset(r, e) == end; ++e) end += size_;
-        range(begin, end - begin, writing);
+        f(r, begin, end - begin);
       }
+  }
+  Turns turns() const {
+    int64_t end = walk_.elements() * size_;
+    if (!contiguous_) {
+      const int64_t blocks = (walk_.per_repeat * size_ + 31) / 32;
+      end = ((walk_.repeats - 1) * operand_.strides.repeat + (blocks - 1) * operand_.strides.block + 1) * 32;
+    }
+    return {operand_.tensor, argument_, 0, walk_.repeats > 0 ? end : 0, [this](const auto& f) { pieces(f); }};
+  }
+  // The same bytes in the same order, each in one repeat only: what works in place.
+  bool same_place(const View& other) const {
+    const Strides &a = operand_.strides, &b = other.operand_.strides;
+    const int64_t blocks = (walk_.per_repeat * size_ + 31) / 32;
+    return !walk_.dense && operand_.tensor.space == other.operand_.tensor.space &&
+           operand_.tensor.address == other.operand_.tensor.address && size_ == other.size_ && a.block == b.block &&
+           a.repeat == b.repeat && (walk_.repeats <= 1 || a.repeat >= (blocks - 1) * int64_t{a.block} + 1);
   }
   bool contiguous() const { return contiguous_; }
   int size() const { return size_; }
@@ -168,9 +195,10 @@ class View {
 };
 
 // Calls f(dst, sources, n) on pieces of consecutive elements: reads and writes are declared, masked lanes kept.
+// `chained` is the source that a repeat may read where one before it wrote; -1 for none.
 template <class F>
 void RunLanes(Instruction& in, const Walk& walk, const Operand& dst, std::initializer_list<const Operand*> sources,
-              bool reads_dst, F f) {
+              bool reads_dst, F f, int chained = -1) {
   View to(in, dst, walk, 0);
   std::vector<View> from;
   int argument = 1;
@@ -182,6 +210,9 @@ void RunLanes(Instruction& in, const Walk& walk, const Operand& dst, std::initia
     if (walk.repeats > 0 && to.contiguous() && view.contiguous() && to.size() == view.size())
       in.disjoint(to.tensor(), 0, walk.elements() * to.size(), view.tensor(), 0, walk.elements() * view.size(), 0,
                   view.argument());
+    else if (!to.same_place(view))
+      CheckOverlap(in, to.turns(), view.turns(), to.size() == view.size() ? Share::Same : Share::Tolerated,
+                   view.argument() == chained);
   }
   if (reads_dst) to.declare(false);
   to.declare(true);

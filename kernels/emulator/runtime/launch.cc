@@ -46,6 +46,15 @@ void CheckEnd(Core& core) {
       }
 }
 
+void CheckUnitFlags(Core& core) {
+  for (int u = 0; u < 512; ++u)
+    if (core.registers.unit_flags[u / 64] >> (u % 64) & 1)
+      Throw(&core, Message("error", core.unit_flag_set, "unit-flag",
+                           Format("Mmad with unitFlag 3: the kernel ends and the unit flag of byte %d of L0C is still set, so "
+                                  "the next Mmad with a unit flag there waits for ever", u * 512)) +
+                       Help("a Fixpipe with unitFlag 3 for all of the results, or SetFixPipeConfig with isUnitFlag"));
+}
+
 void RunCore(Core& core, const std::function<void()>& body) {
   current = &core;
   Launching& launch = *core.launch;
@@ -61,6 +70,7 @@ void RunCore(Core& core, const std::function<void()>& body) {
   try {
     body();
     CheckEnd(core);
+    CheckUnitFlags(core);
   } catch (Refusal& refusal) {
     core.refusal = std::make_unique<Refusal>(std::move(refusal));
   } catch (const std::exception& error) {
@@ -246,6 +256,7 @@ bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t 
                       Help(Format("one CrossCoreWaitFlag(%d) on %s for every set", id, core->label.c_str())) + in_kernel;
           }
     if (failure.empty()) {
+      if (!options.in_process) RememberWritten(launch);
       BuildTimeline(launch);
       last_report = ReportJson(launch);
       if (!options.report.empty())

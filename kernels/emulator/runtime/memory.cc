@@ -74,7 +74,10 @@ std::string OperandText(const Core& core, const Tensor& tensor, Where where, int
 }
 
 const char* BufferName(uint32_t number) {
-  thread_local std::string text;
+  // One message may name several.
+  thread_local std::string texts[4];
+  thread_local unsigned next = 0;
+  std::string& text = texts[next++ % 4];
   Core& core = Current();
   if (number == 0 || number > core.buffers.size()) return "no queue";
   const Where made = core.buffers[number - 1].made;
@@ -127,6 +130,16 @@ void Place(Space space, uint64_t address, uint64_t bytes, Where where) {
     Tolerate(*core, "capacity", where, text);
   }
   memory.peak = std::max(memory.peak, static_cast<uint32_t>(address + bytes));
+  for (size_t i = 0; i < core->buffers.size(); ++i) {
+    const Buffer& other = core->buffers[i];
+    if (other.space != space || other.taken != nullptr || other.address >= address + bytes || address >= other.address + other.bytes)
+      continue;
+    Tolerate(*core, "overlap", where,
+             Format("a tensor of %llu bytes at byte %llu of %s lies in %s, which a TPipe has given out; tensors with addresses of "
+                    "their own and a TPipe exclude each other", static_cast<unsigned long long>(bytes),
+                    static_cast<unsigned long long>(address), Name(space), BufferName(static_cast<uint32_t>(i + 1))));
+    break;
+  }
 }
 
 void ResetReserved() {
@@ -135,15 +148,31 @@ void ResetReserved() {
 uint32_t ReservedEnd(Space space) { return Current().at(space).reserved; }
 void SetReservedEnd(Space space, uint32_t address) { Current().at(space).reserved = address; }
 
-uint32_t NewBuffer(Space space, uint32_t address, uint32_t bytes, Where where) {
+uint32_t NewBuffer(Space space, uint8_t position, uint32_t address, uint32_t bytes, Where where) {
   Core& core = Current();
-  core.buffers.push_back({space, address, bytes, 0, true, where, {}});
+  for (size_t i = 0; i < core.buffers.size(); ++i) {
+    const Buffer& other = core.buffers[i];
+    if (other.space == space && other.taken == nullptr && other.address < address + bytes && address < other.address + other.bytes)
+      TakeBuffer(static_cast<uint32_t>(i + 1), "its memory was given to another buffer", where);
+  }
+  core.buffers.push_back({space, position, address, bytes, 0, true, where, {}, nullptr});
   return static_cast<uint32_t>(core.buffers.size());
 }
 
-uint32_t UseBuffer(uint32_t number) {
+uint32_t UseBuffer(uint32_t number, Where where) {
   Core& core = Current();
   Buffer& buffer = core.buffers[number - 1];
+  if (buffer.taken != nullptr)
+    Throw(&core, Message("error", where, "use-after-free",
+                         Format("AllocTensor from %s after %s", BufferName(number), buffer.taken)) +
+                     Note(buffer.freed, "here") + Help("InitBuffer the queue again first"));
+  int taken = 0;
+  for (const Buffer& other : core.buffers)
+    taken += other.live && other.use != 0 && other.space == buffer.space && other.position == buffer.position;
+  const int most = CurrentChip().arch == 2201 || CurrentChip().arch == 3510 ? 8 : 0;  // elsewhere fewer, by other rules
+  if (most != 0 && taken >= most)
+    Refuse("queue", where, "AllocTensor from %s: %d tensors of queues at its position are allocated already, and no more than "
+           "%d may be; FreeTensor one first", BufferName(number), taken, most);
   buffer.live = true;
   Memory& memory = core.at(buffer.space);
   for (uint32_t g = buffer.address / 32; g < (buffer.address + buffer.bytes) / 32 && g < memory.granules.size(); ++g)
@@ -157,12 +186,28 @@ void EndBuffer(uint32_t number, Where where) {
   buffer.freed = where;
 }
 
+void TakeBuffer(uint32_t number, const char* how, Where where) {
+  Buffer& buffer = Current().buffers[number - 1];
+  if (buffer.taken != nullptr) return;
+  buffer.live = false;
+  buffer.freed = where;
+  buffer.taken = how;
+}
+
+void TakeBuffers(const char* how, Where where) {
+  for (size_t i = 0; i < Current().buffers.size(); ++i) TakeBuffer(static_cast<uint32_t>(i + 1), how, where);
+}
+
 void CheckUse(const Tensor& tensor, const char* api, Where where) {
   if (tensor.buffer == 0) return;
   Core& core = Current();
   if (tensor.buffer > core.buffers.size()) return;
   const Buffer& buffer = core.buffers[tensor.buffer - 1];
-  if (tensor.use == 0 || (buffer.live && buffer.use == tensor.use)) return;
+  if (buffer.live && (tensor.use == 0 || buffer.use == tensor.use)) return;
+  if (buffer.taken != nullptr)
+    Throw(&core, Message("error", where, "use-after-free",
+                         Format("%s uses a tensor of %s after %s", api, BufferName(tensor.buffer), buffer.taken)) +
+                     Note(buffer.freed, "here") + Help("take a tensor of a buffer that is initialised now"));
   Throw(&core, Message("error", where, "use-after-free",
                        Format("%s uses a tensor of %s after FreeTensor gave it back", api, BufferName(tensor.buffer))) +
                    Note(buffer.freed, buffer.live ? "and the buffer was allocated again since" : "given back here") +
@@ -297,6 +342,24 @@ void Instruction::hazard(const Tensor& tensor, uint32_t address, bool writing, P
                           Note(earlier.where, std::string(earlier.name) + " is here") + Help(help);
 }
 
+void Instruction::compare_register(bool writing) {
+  if (writing) {
+    core_.compare_clock = clock_;
+    return;
+  }
+  constexpr int v = static_cast<int>(Pipe::V);
+  if (core_.compare_clock <= core_.known[v][v] || CurrentChip().arch == 3510) return;
+  const Event& earlier = core_.events[core_.by_clock[v][core_.compare_clock - 1]];
+  const std::string text = Format("%s reads the compare register, which %s writes before: nothing orders the two", name_, earlier.name);
+  const std::string rest = Note(earlier.where, std::string(earlier.name) + " is here") + Help("PipeBarrier<PIPE_V>() between the two");
+  if (GlobalOptions().strict) Throw(&core_, Message("error", where_, "auto-sync", text) + rest);
+  const std::array<uint64_t, 4> key = {reinterpret_cast<uint64_t>(where_.file), static_cast<uint64_t>(where_.line),
+                                       reinterpret_cast<uint64_t>(earlier.where.file),
+                                       static_cast<uint64_t>(earlier.where.line)};
+  if (core_.warnings.count(key) == 0)
+    core_.warnings[key] = Message("warning", where_, "auto-sync", text + "; the compiler's auto-sync does") + rest;
+}
+
 void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int argument, int64_t count,
                         int64_t stride, bool writing) {
   if (bytes <= 0 || count <= 0) return;
@@ -348,8 +411,6 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
     }
   };
 
-  // Copies move whole blocks of 32 bytes: what nothing wrote may go along with a value that the kernel wants moved.
-  const bool whole_blocks = pipe_ != Pipe::S && (pipe_ != Pipe::V || std::strncmp(name_, "DataCopy", 8) == 0);
   // The same for the usual case, whole granules in order, without branches: what each pipe may have done at most.
   uint32_t write_limit[kPipes], read_limit[kPipes];
   for (int q = 0; q < kPipes; ++q) {
@@ -383,7 +444,7 @@ void Instruction::touch(const Tensor& tensor, int64_t offset, int64_t bytes, int
       const uint32_t mask = to - from == 32 ? ~0u : ((1u << (to - from)) - 1u) << from;
       if (writing) {
         granule.written |= mask;
-      } else if (!undefined_allowed_ && (granule.written & mask) != mask && !(whole_blocks && granule.written != 0)) {
+      } else if (!undefined_allowed_ && (granule.written & mask) != mask && !(blocks_ && granule.written != 0)) {
         uint32_t byte = from;
         while (granule.written >> byte & 1u) ++byte;
         fail("uninitialised", "%s reads %s at byte %u of %s, which nothing has written%s", name_,
@@ -453,7 +514,7 @@ uint8_t* Instruction::touch(const Global& global, int64_t offset, int64_t bytes,
   const uint64_t low = reinterpret_cast<uint64_t>(start) + static_cast<uint64_t>(std::min<int64_t>(span, 0));
   const uint64_t high = reinterpret_cast<uint64_t>(start) + static_cast<uint64_t>(std::max<int64_t>(span, 0) + bytes);
   const Allocation* allocation = global.address == nullptr ? nullptr : FindAllocation(low);
-  if (allocation == nullptr || high > allocation->end) {
+  if (allocation == nullptr || high > (blocks_ ? allocation->blocks_end : allocation->end)) {
     const std::string operand = GlobalText(global, where_, argument);
     if (global.address == nullptr)
       fail("out-of-bounds", "%s: %s has no buffer; call SetGlobalBuffer with the address first", name_, operand.c_str());

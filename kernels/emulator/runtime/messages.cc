@@ -145,6 +145,15 @@ void Refuse(const char* rule, Where where, const char* format, ...) {
   Throw(CurrentOrNull(), Message("error", where, rule, text));
 }
 
+void RefuseValue(int64_t value, int bits, bool is_signed, Where where) {
+  if (CurrentOrNull() == nullptr) return;  // the host fills a structure that no kernel sees
+  const int64_t range = int64_t{1} << bits, low = is_signed ? -range / 2 : 0;
+  Refuse("range", where, "%lld is given for a parameter of %d bits, which holds %lld to %lld: the device would take %lld; "
+         "use several calls, or cast explicitly where that is meant", static_cast<long long>(value), bits,
+         static_cast<long long>(low), static_cast<long long>(low + range - 1),
+         static_cast<long long>(((value - low) % range + range) % range + low));
+}
+
 void Tolerate(Core& core, const char* rule, Where where, const std::string& text) {
   if (GlobalOptions().strict) Throw(&core, Message("error", where, rule, text));
   const std::array<uint64_t, 4> key = {reinterpret_cast<uint64_t>(where.file), static_cast<uint64_t>(where.line),

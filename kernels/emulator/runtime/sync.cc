@@ -180,6 +180,29 @@ Members MembersOf(Core& core, int mode) {
   return members;
 }
 
+// Blocks that wait for each other must all run at once.
+void CheckBlocksFit(const Core& core, const char* api, Where where) {
+  const Chip& chip = CurrentChip();
+  const Kind kind = core.launch->kind;
+  const int pairs = kind == Kind::Mix12 ? chip.vector_cores / 2 : chip.vector_cores;
+  const int most = chip.unified || kind == Kind::Cube || kind == Kind::Mix10 ? chip.cube_cores
+                   : kind == Kind::Vector || kind == Kind::Mix01             ? chip.vector_cores
+                                                                            : std::min(chip.cube_cores, pairs);
+  if (most > 0 && core.launch->blocks > most)
+    Refuse("deadlock", where, "%s joins blocks, and %lld were launched: the %s runs %d of this kind at once, so the rest never "
+           "start and all wait for ever; launch no more blocks than that", api, static_cast<long long>(core.launch->blocks),
+           chip.name, most);
+}
+
+constexpr int kSyncFirst = 11, kSyncLast = 14;  // the flags with which SyncAll is made
+
+void CheckSyncFlags(Core& core, Where where) {
+  if (core.synced.file == nullptr || core.used_by_sync.file == nullptr) return;
+  Tolerate(core, "cross-core", where,
+           Format("flags %d to %d are those of SyncAll, and this kernel uses both (SyncAll at line %d, the flag at line %d): one may "
+                  "answer for the other; use flags 0 to 10", kSyncFirst, kSyncLast, core.synced.line, core.used_by_sync.line));
+}
+
 }  // namespace
 
 void CrossCoreSet(int mode, Pipe pipe, int id, Where where) {
@@ -200,6 +223,9 @@ void CrossCoreSet(int mode, Pipe pipe, int id, Where where) {
   if (!CurrentChip().unified && ((pipe == Pipe::V && !core.vector) ||
                                  ((pipe == Pipe::M || pipe == Pipe::MTE1 || pipe == Pipe::FIX) && !core.cube)))
     Refuse("core", where, "CrossCoreSetFlag: %s has no pipe %s", core.label.c_str(), Name(pipe));
+  if (mode == 0) CheckBlocksFit(core, "CrossCoreSetFlag<0, ...>", where);
+  if (id >= kSyncFirst && id <= kSyncLast) core.used_by_sync = where;
+  CheckSyncFlags(core, where);
   const SharedKnowledge knows = core.snapshot(pipe);
   std::unique_lock<std::mutex> lock(launch.mutex);
   core.last_set[id] = where;
@@ -252,6 +278,8 @@ void CrossCoreWait(int id, Where where) {
   if (launch.kind == Kind::Vector || launch.kind == Kind::Cube)
     Refuse("cross-core", where, "CrossCoreWaitFlag needs a mixed kernel: declare it __mix__(%s), not __%s__",
            launch.kind == Kind::Vector ? "0, 1" : "1, 0", launch.kind == Kind::Vector ? "vector" : "cube");
+  if (id >= kSyncFirst && id <= kSyncLast) core.used_by_sync = where;
+  CheckSyncFlags(core, where);
   std::unique_lock<std::mutex> lock(launch.mutex);
   launch.block(core, lock, where, Format("CrossCoreWaitFlag(%d)", id), [&core, id] { return !core.arrived[id].empty(); });
   const auto [knows, number] = core.arrived[id].front();
@@ -275,6 +303,10 @@ void SyncAllCores(bool vector_only, int participants, const void* workspace, Whe
   }
   if (vector_only && core.cube && !core.vector)
     Refuse("core", where, "SyncAll<true> joins the vector cores, and this is %s; use SyncAll<false>", core.label.c_str());
+  if (workspace == nullptr && !CurrentChip().unified) {
+    core.synced = where;
+    CheckSyncFlags(core, where);
+  }
   Barrier(Pipe::Count, where);
   const SharedKnowledge knows = core.snapshot(Pipe::Count);
   std::vector<Core*> members;
@@ -319,9 +351,33 @@ void SyncAllCores(bool vector_only, int participants, const void* workspace, Whe
   Log(core, Step::CrossWait, Pipe::S, Pipe::S, number, "SyncAll", where);
 }
 
+void SyncWorkspace(const char* api, const Global& global, int64_t offset, int64_t bytes, const Tensor& local, int64_t local_bytes,
+                   Where where) {
+  Core& core = Current();
+  if (global.address == nullptr) Refuse("out-of-bounds", where, "%s: the workspace in GM has no buffer; call SetGlobalBuffer first", api);
+  const uint8_t* start = global.address + offset;
+  const uint64_t begin = reinterpret_cast<uint64_t>(start), end = begin + static_cast<uint64_t>(bytes);
+  const Allocation* allocation = FindAllocation(begin);
+  if (allocation == nullptr || end > allocation->end)
+    Refuse("out-of-bounds", where, "%s: the workspace in GM is used from byte %lld to %lld, which is not all device memory", api,
+           static_cast<long long>(offset), static_cast<long long>(offset + bytes));
+  for (int64_t i = 0; i < bytes; ++i)
+    if (start[i] != 0)
+      Refuse("uninitialised", where, "%s: the workspace in GM holds 0x%02x at byte %lld; it must be cleared before the kernel starts, "
+             "and nothing else may use it", api, start[i], static_cast<long long>(offset + i));
+  if (local.space != Space::UB) Refuse("position", where, "%s: the workspace lies in %s, it must lie in UB", api, Name(local.space));
+  CheckUse(local, api, where);
+  Memory& memory = core.at(Space::UB);
+  if (memory.capacity == 0) return;
+  if (local.address + local_bytes > memory.capacity)
+    Refuse("capacity", where, "%s: the workspace in UB reaches byte %lld", api, static_cast<long long>(local.address + local_bytes));
+  for (int64_t g = local.address / 32; g < (local.address + local_bytes) / 32; ++g) memory.granules[static_cast<size_t>(g)].written = 0;
+}
+
 void SignalSet(const void* key, Where where) {
   Core& core = Current();
   Launching& launch = *core.launch;
+  CheckBlocksFit(core, "IBSet", where);
   const SharedKnowledge knows = core.snapshot(Pipe::Count);
   std::unique_lock<std::mutex> lock(launch.mutex);
   const int32_t number = launch.next_meeting++;
@@ -335,6 +391,7 @@ void SignalSet(const void* key, Where where) {
 void SignalWait(const void* key, Where where) {
   Core& core = Current();
   Launching& launch = *core.launch;
+  CheckBlocksFit(core, "IBWait", where);
   std::unique_lock<std::mutex> lock(launch.mutex);
   auto& signal = launch.signals[key];
   launch.block(core, lock, where, "IBWait", [&signal] { return !signal.empty(); });

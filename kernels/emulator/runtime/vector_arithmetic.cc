@@ -221,6 +221,9 @@ void Binary(BinaryOp op, const char* name, const Operand& dst, const Operand& a,
   const Walk walk = Resolve(in, lanes, a.tensor.element);
   Cost(in, walk, a.tensor.element, op == BinaryOp::Div ? 64 : 256);
   const bool saturate = in.core().registers.saturate;
+  // Accumulating over repeats is documented for these, where one of the two stays where it is.
+  const bool chained = op != BinaryOp::Div && op != BinaryOp::And && op != BinaryOp::Or && dtype != DType::I16 &&
+                       (b.strides.repeat == 0 || dst.strides.repeat == 0);
   RunLanes(in, walk, dst, {&a, &b}, false, [&](uint8_t* out, const uint8_t** from, int64_t n) {
     switch (op) {
       case BinaryOp::Add: Apply<Add>(dtype, out, from[0], from[1], false, n, saturate); break;
@@ -233,7 +236,7 @@ void Binary(BinaryOp op, const char* name, const Operand& dst, const Operand& a,
       case BinaryOp::SubRelu: Apply<SubRelu>(dtype, out, from[0], from[1], false, n, saturate); break;
       default: Bitwise(op == BinaryOp::And, out, from[0], from[1], n * dst.tensor.element);
     }
-  });
+  }, chained ? 2 : -1);
 }
 
 void WithScalar(ScalarOp op, const char* name, const Operand& dst, const Operand& src, Scalar scalar, const Lanes& lanes,
@@ -394,6 +397,13 @@ void Broadcast(const Tensor& dst, const Tensor& src, int repeats, uint32_t block
   in.cycles(12 + repeats);
   in.vector_elements(static_cast<uint64_t>(repeats) * 8);
   if (repeats == 0) return;
+  const Turns spread{dst, 0, 0, (static_cast<int64_t>(repeats - 1) * repeat + 7 * static_cast<int64_t>(block) + 1) * 32,
+                     [=](const auto& piece) {
+                       for (int r = 0; r < repeats; ++r)
+                         for (int b = 0; b < 8; ++b)
+                           piece(r, (static_cast<int64_t>(r) * repeat + b * static_cast<int64_t>(block)) * 32, 32);
+                     }};
+  CheckOverlap(in, spread, EvenTurns(src, 1, repeats, 8 * size, 8 * size), Share::Tolerated);
   in.read(src, 0, repeats * 8 * size, 1);
   for (int r = 0; r < repeats; ++r)
     for (int b = 0; b < 8; ++b) in.write(dst, (static_cast<int64_t>(r) * repeat + b * static_cast<int64_t>(block)) * 32, 32, 0);
@@ -419,6 +429,7 @@ void CopyVector(const Operand& dst, const Operand& src, const Lanes& lanes, Wher
   }
   Cost(in, walk, src.tensor.element, 256);
   View to(in, dst, walk, 0), from(in, src, walk, 1);
+  CheckOverlap(in, to.turns(), from.turns(), Share::Same);
   from.declare(false);
   to.declare(true);
   const size_t size = src.tensor.element;
@@ -517,6 +528,12 @@ void Cast(const char* name, const Operand& dst, const Operand& src, int mode, co
     in.require(walk.dense || walk.full(), "mask", "conversions of int4b_t take whole repeats");
     const int64_t n = walk.elements();
     in.require(n % 2 == 0, "count", "the count is %lld, conversions of int4b_t take even counts", static_cast<long long>(n));
+    const int64_t turn = walk.per_repeat, turns = walk.repeats;
+    const auto of = [&](const Tensor& tensor, int argument) {
+      const int64_t bytes = tensor.dtype == DType::I4 ? turn / 2 : turn * 2;
+      return EvenTurns(tensor, argument, turns, bytes, bytes);
+    };
+    if (n > 0) CheckOverlap(in, of(dst.tensor, 0), of(src.tensor, 1), Share::Tolerated);
     in.read(src.tensor, 0, from == DType::I4 ? n / 2 : n * 2, 1);
     in.write(dst.tensor, 0, to == DType::I4 ? n / 2 : n * 2, 0);
     const uint8_t* x = in.data(src.tensor);

@@ -115,6 +115,8 @@ void ReduceRepeats(ReduceOp op, const char* name, const Tensor& dst, const Tenso
   // An index alone has 32 bits, whatever the type: two halves.
   const int64_t elements = both ? 2 : op != ReduceOp::Sum && order == 3 ? 4 / dst.element : 1;
   const int64_t step = dst_stride * elements;
+  if (walk.repeats > 0)
+    CheckOverlap(in, EvenTurns(dst, 0, walk.repeats, elements * dst.element, step * dst.element), view.turns(), Share::Tolerated);
   for (int64_t r = 0; r < walk.repeats; ++r) in.write(dst, r * step * dst.element, elements * dst.element, 0);
   in.vector_elements(static_cast<uint64_t>(walk.elements()));
   in.cycles(14 + static_cast<double>(walk.repeats) * 2);
@@ -161,6 +163,9 @@ void ReduceBlocks(ReduceOp op, const char* name, const Tensor& dst, const Tensor
   View view(in, from, walk, 1);
   view.declare(false);
   const int64_t per_block = 32 / src.element;
+  if (walk.repeats > 0)
+    CheckOverlap(in, EvenTurns(dst, 0, walk.repeats, 8 * dst.element, dst_stride * 8 * dst.element), view.turns(),
+                 Share::Tolerated);
   for (int64_t r = 0; r < walk.repeats; ++r)
     for (int64_t b = 0; b < 8; ++b) {
       bool any = false;
@@ -194,6 +199,9 @@ void ReducePairs(const char* name, const Tensor& dst, const Tensor& src, const L
   View view(in, from, walk, 1);
   view.declare(false);
   const int64_t half = walk.per_repeat / 2;
+  if (walk.repeats > 0)
+    CheckOverlap(in, EvenTurns(dst, 0, walk.repeats, half * dst.element, dst_stride * half * dst.element), view.turns(),
+                 Share::Tolerated);
   for (int64_t r = 0; r < walk.repeats; ++r)
     for (int64_t p = 0; p < half; ++p)
       if (walk.active(r, 2 * p) || walk.active(r, 2 * p + 1)) in.write(dst, (r * dst_stride * half + p) * dst.element, dst.element, 0);
@@ -234,7 +242,11 @@ void ReduceAll(ReduceOp op, const char* name, const Tensor& dst, const Tensor& s
       in.require(static_cast<int64_t>(scratch.size) * scratch.element >= std::min(need, walk.repeats * 2) * src.element, "size",
                  "sharedTmpBuffer has %u elements, this call needs %lld", scratch.size, static_cast<long long>(need));
     const int64_t bytes = std::min<int64_t>(need * src.element, static_cast<int64_t>(scratch.size) * scratch.element);
-    if (walk.repeats > 1) in.write(scratch, 0, bytes, 2);
+    if (walk.repeats > 1) {
+      const int64_t one = src.element * (op == ReduceOp::Sum ? 1 : 2);
+      CheckOverlap(in, EvenTurns(scratch, 2, walk.repeats, one, one), view.turns(), Share::Any);
+      in.write(scratch, 0, bytes, 2);
+    }
   }
   in.write(dst, 0, dst.element * (index ? 2 : 1), 0);
   in.vector_elements(static_cast<uint64_t>(walk.elements()));
@@ -328,7 +340,12 @@ void Compare(const char* name, const Tensor* dst, const Operand& a, const Operan
     in.dtype_in(*dst, Bit(DType::U8) | Bit(DType::I8) | Bit(DType::U16) | Bit(DType::U32) | Bit(DType::U64), 0);
     in.lies_in(*dst, Bit(Space::UB), 0);
     in.align(*dst, 32, 0);
-    if (walk.repeats > 0) in.write(*dst, 0, bytes_per_repeat * walk.repeats, 0);
+    if (walk.repeats > 0) {
+      const Turns bits = EvenTurns(*dst, 0, walk.repeats, bytes_per_repeat, bytes_per_repeat);
+      CheckOverlap(in, bits, va.turns(), Share::Tolerated);
+      if (b != nullptr) CheckOverlap(in, bits, vb.turns(), Share::Tolerated);
+      in.write(*dst, 0, bytes_per_repeat * walk.repeats, 0);
+    }
   }
   Cost(in, walk, a.tensor.element, 256);
   alignas(32) uint8_t sa[256 * 8], sb[256 * 8];
@@ -344,6 +361,7 @@ void Compare(const char* name, const Tensor* dst, const Operand& a, const Operan
       const double right = ToDouble(b != nullptr ? y + e * a.tensor.element : y, dtype);
       if (Compares(mode, left, right)) bits[e / 8] |= static_cast<uint8_t>(1u << (e % 8));
     }
+    if (dst == nullptr) in.compare_register(true);
     if (dst != nullptr) {
       std::memcpy(in.data(*dst) + r * bytes_per_repeat, bits, static_cast<size_t>(bytes_per_repeat));
     } else {
@@ -367,8 +385,14 @@ void Select(const Operand& dst, const Tensor* mask, const Operand& a, const Oper
     in.lies_in(*mask, Bit(Space::UB), 1);
     in.align(*mask, 32, 1);
     const int64_t bytes = repeat_mask ? walk.per_repeat / 8 : (walk.elements() + 7) / 8;
-    if (walk.repeats > 0) in.read(*mask, 0, walk.counted || repeat_mask ? bytes : walk.repeats * walk.per_repeat / 8, 1);
+    if (walk.repeats > 0) {
+      const View to(in, dst, walk, 0);
+      CheckOverlap(in, to.turns(), EvenTurns(*mask, 1, walk.repeats, walk.per_repeat / 8, repeat_mask ? 0 : walk.per_repeat / 8),
+                   Share::Tolerated);
+      in.read(*mask, 0, walk.counted || repeat_mask ? bytes : walk.repeats * walk.per_repeat / 8, 1);
+    }
   } else {
+    in.compare_register(false);
     std::memcpy(held, in.core().registers.compare_mask, 16);
   }
   const uint8_t* bits = mask != nullptr ? in.data(*mask) : held;
@@ -396,12 +420,14 @@ void Select(const Operand& dst, const Tensor* mask, const Operand& a, const Oper
 void GetCompareMask(const Tensor& dst, Where where) {
   Instruction in(Pipe::V, "GetCmpMask", Unit::Vector, where);
   in.align(dst, 16, 0);
+  in.compare_register(false);
   std::memcpy(in.write(dst, 0, 16, 0), in.core().registers.compare_mask, 16);
   in.cycles(10);
 }
 void SetCompareMask(const Tensor& src, Where where) {
   Instruction in(Pipe::V, "SetCmpMask", Unit::Vector, where);
   in.align(src, 16, 0);
+  in.compare_register(true);
   std::memcpy(in.core().registers.compare_mask, in.read(src, 0, 16, 0), 16);
   in.cycles(10);
 }

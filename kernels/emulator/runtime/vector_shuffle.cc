@@ -32,6 +32,22 @@ void GatherElements(const Tensor& dst, const Tensor& src, const Tensor& offsets,
                    "offset %lld is %u bytes, no multiple of the element's %d", static_cast<long long>(i), at[static_cast<size_t>(i)], size);
         in.read(src, static_cast<int64_t>(base) + at[static_cast<size_t>(i)], size, 1);
       }
+  const auto each = [&](const auto& f) {
+    for (int64_t r = 0; r < walk.repeats; ++r)
+      for (int64_t e = 0; e < walk.per_repeat; ++e)
+        if (walk.active(r, e)) f(r, r * walk.per_repeat + e);
+  };
+  int64_t low = INT64_MAX, high = 0;
+  each([&](int64_t, int64_t i) {
+    low = std::min<int64_t>(low, base + int64_t{at[static_cast<size_t>(i)]});
+    high = std::max<int64_t>(high, base + int64_t{at[static_cast<size_t>(i)]} + size);
+  });
+  CheckOverlap(in, out.turns(), {src, 1, low, high, [&](const auto& piece) {
+                 each([&](int64_t r, int64_t i) { piece(r, base + int64_t{at[static_cast<size_t>(i)]}, size); });
+               }}, Share::Same);
+  CheckOverlap(in, out.turns(), {offsets, 2, 0, listed * 4, [&](const auto& piece) {
+                 each([&](int64_t r, int64_t i) { piece(r, i * 4, 4); });
+               }}, size == 4 ? Share::Same : Share::Tolerated);
   out.declare(true);
   in.vector_elements(static_cast<uint64_t>(walk.elements()));
   in.cycles(14 + static_cast<double>(walk.elements()) / 8);
@@ -63,7 +79,16 @@ void GatherBlocks(const Tensor& dst, const Tensor& src, const Tensor& offsets, i
     in.require(at[i] % 32 == 0, "alignment", "offset %zu is %u bytes, no multiple of 32", i, at[i]);
     std::memcpy(held.data() + i * 32, in.read(src, at[i], 32, 1), 32);
   }
-  for (size_t i = 0; i < at.size(); ++i) in.write(dst, static_cast<int64_t>(i / 8 * repeat + i % 8 * block) * 32, 32, 0);
+  const auto target = [&](size_t i) { return static_cast<int64_t>(i / 8 * repeat + i % 8 * block) * 32; };
+  const Turns out{dst, 0, 0, target(at.size() - 1) + 32, [&](const auto& piece) {
+                    for (size_t i = 0; i < at.size(); ++i) piece(static_cast<int64_t>(i / 8), target(i), 32);
+                  }};
+  const auto [least, most] = std::minmax_element(at.begin(), at.end());
+  CheckOverlap(in, out, {src, 1, *least, int64_t{*most} + 32, [&](const auto& piece) {
+                 for (size_t i = 0; i < at.size(); ++i) piece(static_cast<int64_t>(i / 8), at[i], 32);
+               }}, Share::Same);
+  CheckOverlap(in, out, EvenTurns(offsets, 2, repeats, 32, 32), Share::Tolerated);
+  for (size_t i = 0; i < at.size(); ++i) in.write(dst, target(i), 32, 0);
   for (size_t i = 0; i < at.size(); ++i)
     std::memcpy(in.data(dst) + (i / 8 * repeat + i % 8 * block) * 32, held.data() + i * 32, 32);
   in.vector_elements(at.size() * 32 / dst.element);
@@ -112,6 +137,7 @@ uint64_t GatherByMask(const Tensor& dst, const Tensor& src, const Tensor* patter
     in.require(number >= 1 && number <= 7, "range", "the pattern is %d, it must be from 1 to 7", number);
   }
   std::vector<uint8_t> kept;
+  std::vector<int64_t> ends = {0};  // of what each repeat keeps
   uint64_t count = 0;
   for (int64_t r = 0; r < shape.repeats; ++r) {
     const int64_t words = (taken + 7) / 8;
@@ -130,7 +156,24 @@ uint64_t GatherByMask(const Tensor& dst, const Tensor& src, const Tensor* patter
       const uint8_t* value = in.data(src) + at;
       kept.insert(kept.end(), value, value + size);
     }
+    ends.push_back(static_cast<int64_t>(kept.size()));
   }
+  // What a repeat keeps goes behind what those before it kept.
+  const Turns kept_turns{dst, 0, 0, static_cast<int64_t>(kept.size()), [&](const auto& piece) {
+                           for (size_t r = 0; r + 1 < ends.size(); ++r) piece(static_cast<int64_t>(r), ends[r], ends[r + 1] - ends[r]);
+                         }};
+  const int64_t blocks = (taken + per_block - 1) / per_block;
+  CheckOverlap(in, kept_turns,
+               {src, 1, 0, ((shape.repeats - int64_t{1}) * shape.repeat_stride + (blocks - 1) * shape.block_stride + 1) * 32,
+                [&](const auto& piece) {
+                  for (int64_t r = 0; r < shape.repeats; ++r)
+                    for (int64_t e = 0; e < taken; e += per_block)
+                      piece(r, (r * shape.repeat_stride + e / per_block * shape.block_stride) * 32,
+                            std::min(per_block, taken - e) * size);
+                }}, Share::Tolerated);
+  if (pattern != nullptr && shape.repeats > 0)
+    CheckOverlap(in, kept_turns, EvenTurns(*pattern, 2, shape.repeats, (taken + 7) / 8, int64_t{shape.pattern_stride} * 32),
+                 Share::Tolerated);
   if (!kept.empty()) std::memcpy(in.write(dst, 0, static_cast<int64_t>(kept.size()), 0), kept.data(), kept.size());
   in.core().registers.reserved_count = static_cast<int64_t>(count);
   in.vector_elements(static_cast<uint64_t>(taken) * shape.repeats);
@@ -146,6 +189,7 @@ void Transpose16(const Tensor& dst, const Tensor& src, Where where) {
   in.align(dst, 32, 0);
   in.align(src, 32, 1);
   in.lies_in(src, Bit(Space::UB), 1);
+  in.disjoint(dst, 0, 512, src, 0, 512, 0, 1);
   uint16_t held[256];
   std::memcpy(held, in.read(src, 0, 512, 1), 512);
   uint8_t* to = in.write(dst, 0, 512, 0);
@@ -169,6 +213,7 @@ void TransposeShaped(const Tensor& dst, const Tensor& src, const Tensor& scratch
   const int64_t size = src.element, plane = static_cast<int64_t>(shape.h) * shape.w;
   const int64_t total = shape.n * shape.c * plane * size;
   in.require(scratch.size > 0, "size", "sharedTmpBuffer is empty");
+  in.disjoint(dst, 0, total, src, 0, total, 0, 1);
   const uint8_t* from = in.read(src, 0, total, 1);
   const std::vector<uint8_t> held(from, from + total);
   uint8_t* to = in.write(dst, 0, total, 0);
@@ -200,6 +245,22 @@ void TransposeBlocks(const uint64_t dst[16], const uint64_t src[16], DType dtype
   const int size = dtype == DType::I8 || dtype == DType::U8 ? 1 : dtype == DType::F32 || dtype == DType::I32 || dtype == DType::U32 ? 4 : 2;
   in.require(size == 1 || (!shape.dst_high && !shape.src_high), "range", "dstHighHalf and srcHighHalf are for 8-bit types");
   const int row = size == 1 ? 16 : 32;  // bytes of each block that take part
+  Tensor memory;  // from its start: the operands are 16 addresses each
+  memory.space = Space::UB;
+  const auto blocks = [&](const uint64_t* list, int argument, int64_t stride, bool upper) {
+    int64_t low = INT64_MAX, high = 0;
+    for (int i = 0; i < 16; ++i) {
+      const int64_t first = Unpack(list[i], dtype, 1).address + (shape.repeats == 1 ? stride * 32 : 0) + (upper ? 16 : 0);
+      low = std::min(low, first);
+      high = std::max(high, first + (shape.repeats > 1 ? shape.repeats - 1 : 0) * stride * 32 + row);
+    }
+    return Turns{memory, argument, low, high, [=](const auto& piece) {
+                   for (int64_t r = 0; r < shape.repeats; ++r)
+                     for (int i = 0; i < 16; ++i)
+                       piece(r, Unpack(list[i], dtype, 1).address + (shape.repeats == 1 ? 1 : r) * stride * 32 + (upper ? 16 : 0), row);
+                 }};
+  };
+  CheckOverlap(in, blocks(dst, 0, shape.dst_stride, shape.dst_high), blocks(src, 1, shape.src_stride, shape.src_high), Share::Same);
   for (uint32_t r = 0; r < shape.repeats; ++r) {
     // With one repeat the strides move the start; with several each repeat moves on.
     const int64_t src_at = static_cast<int64_t>(shape.repeats == 1 ? 1 : r) * shape.src_stride * 32;
@@ -254,6 +315,8 @@ void SortRegions(const Tensor& dst, const Tensor& src, const Tensor& index, int 
   in.lies_in(src, Bit(Space::UB), 1);
   if (repeats == 0) return;
   const int64_t n = static_cast<int64_t>(repeats) * 32, size = src.element;
+  CheckOverlap(in, EvenTurns(dst, 0, repeats, 32 * 8, 32 * 8), EvenTurns(src, 1, repeats, 32 * size, 32 * size), Share::Tolerated);
+  CheckOverlap(in, EvenTurns(dst, 0, repeats, 32 * 8, 32 * 8), EvenTurns(index, 2, repeats, 32 * 4, 32 * 4), Share::Tolerated);
   const uint8_t* scores = in.read(src, 0, n * size, 1);
   const uint8_t* indices = in.read(index, 0, n * 4, 2);
   std::vector<std::array<uint8_t, 8>> entries(static_cast<size_t>(n));
@@ -319,6 +382,12 @@ void MergeSorted(const Tensor& dst, const Tensor (&src)[4], Merge merge, Where w
       const uint8_t* entry = &held[static_cast<size_t>(best)][taken[best]++ * 8u];
       out.insert(out.end(), entry, entry + 8);
     }
+    // No part in common, not even the same: lists of which more is taken are read while others have been written.
+    for (int i = 0; i < lists && !out.empty(); ++i)
+      in.require(dst.space != src[i].space || merge.lengths[i] == 0 ||
+                     dst.address + r * all * 8 + static_cast<int64_t>(out.size()) <= src[i].address + r * all * 8 ||
+                     src[i].address + r * all * 8 + merge.lengths[i] * 8 <= dst.address + r * all * 8,
+                 "overlap", "the result and list %d share bytes of UB; merge into another tensor", i);
     if (!out.empty()) std::memcpy(in.write(dst, r * all * 8, static_cast<int64_t>(out.size()), 0), out.data(), out.size());
     merged += static_cast<double>(out.size()) / 8;
     for (int i = 0; i < 4; ++i) in.core().merged[i] = taken[i];

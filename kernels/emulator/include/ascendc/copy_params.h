@@ -19,25 +19,25 @@ enum class DataCopyMVType : uint8_t { UB_TO_OUT = 0, OUT_TO_UB = 1 };
 
 struct DataCopyParams {
   DataCopyParams() {}
-  DataCopyParams(const uint16_t count, const uint16_t len, const uint16_t srcStrideIn, const uint16_t dstStrideIn)
+  DataCopyParams(const Small<uint16_t> count, const Small<uint16_t> len, const Small<uint16_t> srcStrideIn, const Small<uint16_t> dstStrideIn)
       : blockCount(count), blockLen(len), srcStride(srcStrideIn), dstStride(dstStrideIn) {}
 
-  uint16_t blockCount = DEFAULT_DATA_COPY_NBURST;
-  uint16_t blockLen = 0;
+  Small<uint16_t> blockCount = DEFAULT_DATA_COPY_NBURST;
+  Small<uint16_t> blockLen = 0;
   union {
-    uint16_t srcGap = 0;
-    uint16_t srcStride;
+    Small<uint16_t> srcGap = 0;
+    Small<uint16_t> srcStride;
   };
   union {
-    uint16_t dstGap = 0;
-    uint16_t dstStride;
+    Small<uint16_t> dstGap = 0;
+    Small<uint16_t> dstStride;
   };
 };
 
 struct DataCopyEnhancedParams {
   DataCopyEnhancedParams() {}
   DataCopyEnhancedParams(const BlockMode blockModeIn, const DeqScale deqScaleIn, const uint64_t deqValueIn,
-                         const uint8_t sidStoreModeIn, const bool isReluIn, const pad_t padModeIn,
+                         const Small<uint8_t> sidStoreModeIn, const bool isReluIn, const pad_t padModeIn,
                          const uint64_t padValueIn)
       : blockMode(blockModeIn),
         deqScale(deqScaleIn),
@@ -50,7 +50,7 @@ struct DataCopyEnhancedParams {
   BlockMode blockMode = BlockMode::BLOCK_MODE_NORMAL;
   DeqScale deqScale = DeqScale::DEQ_NONE;
   uint64_t deqValue = 0;
-  uint8_t sidStoreMode = 0;
+  Small<uint8_t> sidStoreMode = 0;
   bool isRelu = false;
   pad_t padMode = pad_t::PAD_NONE;
   uint64_t padValue = 0;
@@ -59,8 +59,8 @@ struct DataCopyEnhancedParams {
 
 struct DataCopyCO12DstParams {
   DataCopyCO12DstParams() {}
-  DataCopyCO12DstParams(const uint16_t nSizeIn, const uint16_t mSizeIn, const uint32_t dstStrideIn,
-                        const uint16_t srcStrideIn, const QuantMode_t quantPreIn, const uint8_t reluPreIn,
+  DataCopyCO12DstParams(const Small<uint16_t> nSizeIn, const Small<uint16_t> mSizeIn, const uint32_t dstStrideIn,
+                        const Small<uint16_t> srcStrideIn, const QuantMode_t quantPreIn, const Small<uint8_t> reluPreIn,
                         const bool channelSplitIn, const bool nz2ndEnIn)
       : nSize(nSizeIn),
         mSize(mSizeIn),
@@ -71,29 +71,29 @@ struct DataCopyCO12DstParams {
         channelSplit(channelSplitIn),
         nz2ndEn(nz2ndEnIn) {}
 
-  uint8_t sid = 0;
-  uint16_t nSize = 0;
-  uint16_t mSize = 0;
+  Small<uint8_t> sid = 0;
+  Small<uint16_t> nSize = 0;
+  Small<uint16_t> mSize = 0;
   uint32_t dstStride = DEFAULT_DATA_COPY_STRIDE;
-  uint16_t srcStride = DEFAULT_DATA_COPY_STRIDE;
-  uint8_t unitFlag = 0;
-  uint8_t clipReluPre = 0;
-  uint8_t eltWiseOp = 0;
+  Small<uint16_t> srcStride = DEFAULT_DATA_COPY_STRIDE;
+  Small<uint8_t> unitFlag = 0;
+  Small<uint8_t> clipReluPre = 0;
+  Small<uint8_t> eltWiseOp = 0;
   QuantMode_t quantPre = QuantMode_t::NoQuant;
-  uint8_t reluPre = 0;
+  Small<uint8_t> reluPre = 0;
   bool channelSplit = false;
   bool nz2ndEn = false;
 };
 
 struct DataCopyPadParams {
   DataCopyPadParams() {}
-  DataCopyPadParams(const bool isPadValue, const uint8_t leftPadValue, const uint8_t rightPadValue,
+  DataCopyPadParams(const bool isPadValue, const Small<uint8_t> leftPadValue, const Small<uint8_t> rightPadValue,
                     const uint64_t padValue)
       : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue) {}
 
   bool isPad = false;
-  uint8_t leftPadding = 0;
-  uint8_t rightPadding = 0;
+  Small<uint8_t> leftPadding = 0;
+  Small<uint8_t> rightPadding = 0;
   uint64_t paddingValue = 0;
 };
 
@@ -109,11 +109,11 @@ using MatrixSize = uint16_t;
 
 struct DataCopyExtParams {
   DataCopyExtParams() {}
-  DataCopyExtParams(const uint16_t count, const uint32_t len, const CopyStride srcStrideIn,
+  DataCopyExtParams(const Small<uint16_t> count, const uint32_t len, const CopyStride srcStrideIn,
                     const CopyStride dstStrideIn, const uint32_t rsvIn)
       : blockCount(count), blockLen(len), srcStride(srcStrideIn), dstStride(dstStrideIn), rsv(rsvIn) {}
 
-  uint16_t blockCount = DEFAULT_DATA_COPY_NBURST;
+  Small<uint16_t> blockCount = DEFAULT_DATA_COPY_NBURST;
   uint32_t blockLen = 0;
   CopyStride srcStride = DEFAULT_DATA_COPY_STRIDE;
   CopyStride dstStride = DEFAULT_DATA_COPY_STRIDE;
@@ -123,20 +123,20 @@ struct DataCopyExtParams {
 template <typename T>
 struct DataCopyPadExtParams {
   DataCopyPadExtParams() {}
-  DataCopyPadExtParams(const bool isPadValue, const uint8_t leftPadValue, const uint8_t rightPadValue, T padValue)
+  DataCopyPadExtParams(const bool isPadValue, const Small<uint8_t> leftPadValue, const Small<uint8_t> rightPadValue, T padValue)
       : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue) {}
 
   bool isPad = false;
-  uint8_t leftPadding = 0;
-  uint8_t rightPadding = 0;
+  Small<uint8_t> leftPadding = 0;
+  Small<uint8_t> rightPadding = 0;
   T paddingValue = 0;
 };
 
 struct Nd2NzParams {
   Nd2NzParams() {}
-  Nd2NzParams(const uint16_t ndNumIn, const uint16_t nValueIn, const MatrixSize dValueIn,
-              const MatrixStride srcNdMatrixStrideIn, const MatrixStride srcDValueIn, const uint16_t dstNzC0StrideIn,
-              const uint16_t dstNzNStrideIn, const MatrixSize dstNzMatrixStrideIn)
+  Nd2NzParams(const Small<uint16_t> ndNumIn, const Small<uint16_t> nValueIn, const MatrixSize dValueIn,
+              const MatrixStride srcNdMatrixStrideIn, const MatrixStride srcDValueIn, const Small<uint16_t> dstNzC0StrideIn,
+              const Small<uint16_t> dstNzNStrideIn, const MatrixSize dstNzMatrixStrideIn)
       : ndNum(ndNumIn),
         nValue(nValueIn),
         dValue(dValueIn),
@@ -146,21 +146,21 @@ struct Nd2NzParams {
         dstNzNStride(dstNzNStrideIn),
         dstNzMatrixStride(dstNzMatrixStrideIn) {}
 
-  uint16_t ndNum = 0;
-  uint16_t nValue = 0;
+  Small<uint16_t> ndNum = 0;
+  Small<uint16_t> nValue = 0;
   MatrixSize dValue = 0;
   MatrixStride srcNdMatrixStride = 0;
   MatrixStride srcDValue = 0;
-  uint16_t dstNzC0Stride = 0;
-  uint16_t dstNzNStride = 0;
+  Small<uint16_t> dstNzC0Stride = 0;
+  Small<uint16_t> dstNzNStride = 0;
   MatrixSize dstNzMatrixStride = 0;
 };
 
 struct Nz2NdParamsFull {
   Nz2NdParamsFull() {}
-  Nz2NdParamsFull(const uint16_t ndNumIn, const uint16_t nValueIn, const uint16_t dValueIn,
-                  const uint16_t srcNdMatrixStrideIn, const uint16_t srcNStrideIn, const uint16_t dstDStrideIn,
-                  const uint16_t dstNdMatrixStrideIn)
+  Nz2NdParamsFull(const Small<uint16_t> ndNumIn, const Small<uint16_t> nValueIn, const Small<uint16_t> dValueIn,
+                  const Small<uint16_t> srcNdMatrixStrideIn, const Small<uint16_t> srcNStrideIn, const Small<uint16_t> dstDStrideIn,
+                  const Small<uint16_t> dstNdMatrixStrideIn)
       : ndNum(ndNumIn),
         nValue(nValueIn),
         dValue(dValueIn),
@@ -169,20 +169,20 @@ struct Nz2NdParamsFull {
         dstDStride(dstDStrideIn),
         dstNdMatrixStride(dstNdMatrixStrideIn) {}
 
-  uint16_t ndNum = 1;
-  uint16_t nValue = 0;
-  uint16_t dValue = 0;
-  uint16_t srcNdMatrixStride = 1;
-  uint16_t srcNStride = 0;
-  uint16_t dstDStride = 0;
-  uint16_t dstNdMatrixStride = 1;
+  Small<uint16_t> ndNum = 1;
+  Small<uint16_t> nValue = 0;
+  Small<uint16_t> dValue = 0;
+  Small<uint16_t> srcNdMatrixStride = 1;
+  Small<uint16_t> srcNStride = 0;
+  Small<uint16_t> dstDStride = 0;
+  Small<uint16_t> dstNdMatrixStride = 1;
 };
 
 struct Dn2NzParams {
   Dn2NzParams() {}
-  Dn2NzParams(const uint16_t dnNumIn, const uint16_t nValueIn, const uint32_t dValueIn,
-              const uint64_t srcDnMatrixStrideIn, const uint64_t srcDValueIn, const uint16_t dstNzC0StrideIn,
-              const uint16_t dstNzNStrideIn, const uint32_t dstNzMatrixStrideIn)
+  Dn2NzParams(const Small<uint16_t> dnNumIn, const Small<uint16_t> nValueIn, const uint32_t dValueIn,
+              const uint64_t srcDnMatrixStrideIn, const uint64_t srcDValueIn, const Small<uint16_t> dstNzC0StrideIn,
+              const Small<uint16_t> dstNzNStrideIn, const uint32_t dstNzMatrixStrideIn)
       : dnNum(dnNumIn),
         nValue(nValueIn),
         dValue(dValueIn),
@@ -192,13 +192,13 @@ struct Dn2NzParams {
         dstNzNStride(dstNzNStrideIn),
         dstNzMatrixStride(dstNzMatrixStrideIn) {}
 
-  uint16_t dnNum = 0;
-  uint16_t nValue = 0;
+  Small<uint16_t> dnNum = 0;
+  Small<uint16_t> nValue = 0;
   uint32_t dValue = 0;
   uint64_t srcDnMatrixStride = 0;
   uint64_t srcDValue = 0;
-  uint16_t dstNzC0Stride = 0;
-  uint16_t dstNzNStride = 0;
+  Small<uint16_t> dstNzC0Stride = 0;
+  Small<uint16_t> dstNzNStride = 0;
   uint32_t dstNzMatrixStride = 0;
 };
 
@@ -240,24 +240,24 @@ struct SliceInfo {
 
 struct CopyRepeatParams {
   CopyRepeatParams() {}
-  CopyRepeatParams(const uint16_t dstStrideIn, const uint16_t srcStrideIn, uint16_t dstRepeatSizeIn,
-                   uint16_t srcRepeatSizeIn)
+  CopyRepeatParams(const Small<uint16_t> dstStrideIn, const Small<uint16_t> srcStrideIn, Small<uint16_t> dstRepeatSizeIn,
+                   Small<uint16_t> srcRepeatSizeIn)
       : dstStride(dstStrideIn),
         srcStride(srcStrideIn),
         dstRepeatSize(dstRepeatSizeIn),
         srcRepeatSize(srcRepeatSizeIn) {}
 
-  uint16_t dstStride = DEFAULT_DATA_COPY_STRIDE;
-  uint16_t srcStride = DEFAULT_DATA_COPY_STRIDE;
-  uint16_t dstRepeatSize = DEFAULT_REPEAT_STRIDE;
-  uint16_t srcRepeatSize = DEFAULT_REPEAT_STRIDE;
+  Small<uint16_t> dstStride = DEFAULT_DATA_COPY_STRIDE;
+  Small<uint16_t> srcStride = DEFAULT_DATA_COPY_STRIDE;
+  Small<uint16_t> dstRepeatSize = DEFAULT_REPEAT_STRIDE;
+  Small<uint16_t> srcRepeatSize = DEFAULT_REPEAT_STRIDE;
 };
 
 struct NdDmaConfig {
   static constexpr uint16_t unsetPad = 0xffff;
   bool isNearestValueMode = false;
-  uint16_t loopLpSize = unsetPad;
-  uint16_t loopRpSize = unsetPad;
+  Small<uint16_t> loopLpSize = unsetPad;
+  Small<uint16_t> loopRpSize = unsetPad;
   bool ascOptimize = false;
 };
 using MultiCopyConfig = NdDmaConfig;

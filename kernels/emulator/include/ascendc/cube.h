@@ -66,7 +66,7 @@ template <typename T>
 inline void SetLoadDataPaddingValue(const T padValue) {
   emu::CoreRegisters().load_padding = detail::Bits(padValue);
 }
-inline void SetFmatrix(uint16_t l1H, uint16_t l1W, const uint8_t padList[4], const FmatrixMode& fmatrixMode) {
+inline void SetFmatrix(Small<uint16_t> l1H, Small<uint16_t> l1W, const uint8_t padList[4], const FmatrixMode& fmatrixMode) {
   emu::SetImage(static_cast<int>(fmatrixMode), l1H, l1W, padList);
 }
 inline void SetLoadDataBoundary(uint32_t boundaryValue) { emu::CoreRegisters().load_boundary = boundaryValue; }
@@ -202,9 +202,9 @@ inline void SetFixPipeConfig(const LocalTensor<T>& preData, bool isUnitFlag = fa
   if (isUnitFlag) std::memset(r.unit_flags, 0, sizeof(r.unit_flags));
 }
 #if __NPU_ARCH__ == 3510
-inline void SetFixpipeNz2ndFlag(uint16_t ndNum, uint16_t srcNdStride, uint32_t dstNdStride) {
+inline void SetFixpipeNz2ndFlag(Small<uint16_t> ndNum, Small<uint16_t> srcNdStride, uint32_t dstNdStride) {
 #else
-inline void SetFixpipeNz2ndFlag(uint16_t ndNum, uint16_t srcNdStride, uint16_t dstNdStride) {
+inline void SetFixpipeNz2ndFlag(Small<uint16_t> ndNum, Small<uint16_t> srcNdStride, Small<uint16_t> dstNdStride) {
 #endif
   emu::Registers& r = emu::CoreRegisters();
   r.fixpipe_nd = ndNum;
@@ -214,7 +214,7 @@ inline void SetFixpipeNz2ndFlag(uint16_t ndNum, uint16_t srcNdStride, uint16_t d
 inline void SetFixpipePreQuantFlag(uint64_t config) { emu::CoreRegisters().fixpipe_quant = config; }
 inline void SetFixPipeClipRelu(uint64_t config) { emu::CoreRegisters().fixpipe_relu = config; }
 template <typename T>
-inline void SetFixPipeAddr(const LocalTensor<T>& eleWiseData, uint16_t c0ChStride) {
+inline void SetFixPipeAddr(const LocalTensor<T>& eleWiseData, Small<uint16_t> c0ChStride) {
   emu::CoreRegisters().fixpipe_elementwise = eleWiseData.Handle().address | static_cast<uint64_t>(c0ChStride) << 32;
 }
 
@@ -232,7 +232,7 @@ inline emu::Fix Of(const FixpipeParamsV220& p, CO2Layout format) {
   fix.unit_flag = p.unitFlag;
   fix.channel_split = p.isChannelSplit;
   fix.layout = static_cast<emu::FixLayout>(format);
-  fix.matrices = format == CO2Layout::NZ ? 1 : p.ndNum;
+  fix.matrices = format == CO2Layout::NZ ? 1u : uint32_t{p.ndNum};
   fix.src_matrix_stride = p.srcNdStride;
   fix.dst_matrix_stride = p.dstNdStride;
   fix.name = "Fixpipe";

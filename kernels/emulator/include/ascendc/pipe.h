@@ -175,7 +175,7 @@ class TQueBind {
       TBufType buffer;
       buffer.address = address + static_cast<uint32_t>(i) * bytes;
       buffer.bytes = bytes;
-      buffer.buffer = emu::NewBuffer(SpaceOf(position), buffer.address, bytes, where);
+      buffer.buffer = emu::NewBuffer(SpaceOf(position), static_cast<uint8_t>(position), buffer.address, bytes, where);
       buffers_->push_back(buffer);
     }
   }
@@ -190,7 +190,7 @@ class TQueBind {
     TBufType buffer;
     buffer.address = address;
     buffer.bytes = bytes;
-    buffer.buffer = emu::NewBuffer(SpaceOf(position), address, bytes, where);
+    buffer.buffer = emu::NewBuffer(SpaceOf(position), static_cast<uint8_t>(position), address, bytes, where);
     buffers_->push_back(buffer);
   }
   std::shared_ptr<std::vector<TBufType>> Buffers() { return buffers_; }
@@ -235,9 +235,9 @@ class TQueBind {
     }
     if (buffers_->empty()) emu::Refuse("queue", where, "%s on a queue that InitBuffer did not initialise", api);
     if (handle.buffer != 0)
-      emu::Refuse("queue", where, "%s: the tensor is of %s, not of this queue %s", api, emu::BufferName(handle.buffer),
+      emu::Refuse("queue", where, "%s: the tensor is of %s, not of %s", api, emu::BufferName(handle.buffer),
                   emu::BufferName(buffers_->front().buffer));
-    emu::Refuse("queue", where, "%s: the tensor was not allocated from this queue %s", api,
+    emu::Refuse("queue", where, "%s: the tensor was not allocated from %s", api,
                 emu::BufferName(buffers_->front().buffer));
   }
 
@@ -253,7 +253,7 @@ class TQueBind {
         buffer.free_event = -1;
       }
       buffer.state = TBufState::OCCUPIED;
-      buffer.use = emu::UseBuffer(buffer.buffer);
+      buffer.use = emu::UseBuffer(buffer.buffer, where);
       return buffer;
     }
     emu::Refuse("queue", where,
@@ -374,8 +374,9 @@ class TBuf {
   void InitBuffers(uint32_t address, uint32_t bytes, emu::Where where) {
     address_ = address;
     bytes_ = bytes;
-    buffer_ = emu::NewBuffer(SpaceOf(pos), address, bytes, where);
+    buffer_ = emu::NewBuffer(SpaceOf(pos), static_cast<uint8_t>(pos), address, bytes, where);
   }
+  uint32_t Number() const { return buffer_; }
 
  private:
   uint32_t address_ = 0, bytes_ = 0, buffer_ = 0;
@@ -385,12 +386,15 @@ class TPipe {
  public:
   explicit TPipe(emu::Where where = emu::Here()) { Init(where); }
   ~TPipe() noexcept(false) {
-    if (!destroyed_ && !emu::Unwinding()) Destroy();
+    if (!destroyed_ && !emu::Unwinding()) Give("its TPipe ended", where_);
   }
   TPipe(const TPipe&) = delete;
   TPipe& operator=(const TPipe&) = delete;
 
   void Init(emu::Where where = emu::Here()) {
+    if (const void* other = emu::CorePointer(0); other != nullptr && other != this)
+      emu::Refuse("use-after-free", where, "a second TPipe while another one lives: both would give out the same memory; "
+                  "Destroy() the first, or let it end");
     emu::ResetReserved();
     destroyed_ = false;
     emu::SetCorePointer(0, this);
@@ -403,7 +407,7 @@ class TPipe {
     where_ = where;
   }
   template <class Queue>
-  bool InitBuffer(Queue& queue, uint8_t num, uint32_t bytes, emu::Where where = emu::Here()) {
+  bool InitBuffer(Queue& queue, Small<uint8_t> num, uint32_t bytes, emu::Where where = emu::Here()) {
     static_assert(Queue::isTQue, "InitBuffer(buffer, num, bytes) is for queues; a TBuf takes InitBuffer(buffer, bytes)");
     if (num == 0 || bytes == 0)
       emu::Refuse("capacity", where, "InitBuffer: %u buffers of %u bytes; both must be above 0", num, bytes);
@@ -455,10 +459,14 @@ class TPipe {
   void Reset(emu::Where where = emu::Here()) {
     Drain(where);
     emu::Barrier(emu::Pipe::Count, where);
+    emu::TakeBuffers("TPipe::Reset took its memory back", where);
     emu::ResetReserved();
     buffers_ = 0;
   }
-  void Destroy(emu::Where where = emu::Here()) {
+  void Destroy(emu::Where where = emu::Here()) { Give("TPipe::Destroy took its memory back", where); }
+
+ private:
+  void Give(const char* how, emu::Where where) {
     Drain(where);
 #if __NPU_ARCH__ == 2201
     if (emu::IsCubeCore())
@@ -468,12 +476,11 @@ class TPipe {
       }
 #endif
     emu::Barrier(emu::Pipe::Count, where);
+    emu::TakeBuffers(how, where);
     emu::ResetReserved();
     emu::SetCorePointer(0, nullptr);
     destroyed_ = true;
   }
-
- private:
   void Drain(emu::Where where) {
     for (auto& queue : queues_) TQueBind<TPosition::VECIN, TPosition::VECIN, 1>::Drain(*queue, where);
     queues_.clear();
@@ -495,16 +502,18 @@ class TBufPool {
     if (!emu::Unwinding()) Reset();
   }
   template <class Queue>
-  bool InitBuffer(Queue& queue, uint8_t num, uint32_t bytes, emu::Where where = emu::Here()) {
+  bool InitBuffer(Queue& queue, Small<uint8_t> num, uint32_t bytes, emu::Where where = emu::Here()) {
     const uint32_t each = (bytes + 31) / 32 * 32;
     queue.InitBuffers(Take(static_cast<uint64_t>(each) * num, SpaceOf(Queue::position), num, where), num, each, where);
     queues_.push_back(queue.Buffers());
+    for (const TBufType& one : *queue.Buffers()) numbers_.push_back(one.buffer);
     return true;
   }
   template <TPosition position>
   bool InitBuffer(TBuf<position>& buffer, uint32_t bytes, emu::Where where = emu::Here()) {
     const uint32_t size = (bytes + 31) / 32 * 32;
     buffer.InitBuffers(Take(size, SpaceOf(position), 1, where), size, where);
+    numbers_.push_back(buffer.Number());
     return true;
   }
   template <class Pool>
@@ -523,6 +532,8 @@ class TBufPool {
   void Reset(emu::Where where = emu::Here()) {
     for (auto& queue : queues_) TQueBind<TPosition::VECIN, TPosition::VECIN, 1>::Drain(*queue, where);
     queues_.clear();
+    for (const uint32_t number : numbers_) emu::TakeBuffer(number, "its pool took the memory back", where);
+    numbers_.clear();
     taken_ = 0;
     buffers_ = 0;
   }
@@ -554,6 +565,7 @@ class TBufPool {
   }
   uint32_t address_ = 0, bytes_ = 0, taken_ = 0, buffers_ = 0;
   std::vector<std::shared_ptr<std::vector<TBufType>>> queues_;
+  std::vector<uint32_t> numbers_;  // of all buffers
 };
 
 // What a pool of the program's own needs: it hands out its memory itself, in an InitBuffer that it defines.

@@ -32,13 +32,13 @@ class TQueSync {
 
 // Between cores: mode 0 all cores of a kind, 1 the vector cores of a block, 2 the cube core of a block and its vector cores.
 template <uint8_t mode, pipe_t pipe>
-inline void CrossCoreSetFlag(uint16_t flagId, emu::Where where = emu::Here()) {
+inline void CrossCoreSetFlag(Small<uint16_t> flagId, emu::Where where = emu::Here()) {
   static_assert(mode <= 2, "CrossCoreSetFlag: the mode is 0, 1 or 2");
   static_assert(pipe != PIPE_ALL && pipe != PIPE_S, "CrossCoreSetFlag: the pipe may not be PIPE_ALL or PIPE_S");
   emu::CrossCoreSet(mode, PipeOf(pipe), flagId, where);
 }
 template <uint8_t mode = 0, pipe_t pipe = PIPE_S>
-inline void CrossCoreWaitFlag(uint16_t flagId, emu::Where where = emu::Here()) {
+inline void CrossCoreWaitFlag(Small<uint16_t> flagId, emu::Where where = emu::Here()) {
   emu::CrossCoreWait(flagId, where);
 }
 
@@ -56,6 +56,7 @@ inline void SyncAll(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<
   if (static_cast<int64_t>(ubWorkspace.GetSize()) < cores * 8)
     emu::Refuse("size", where, "SyncAll: ubWorkspace has %u elements; %d cores need %d (32 bytes each)",
                 ubWorkspace.GetSize(), cores, cores * 8);
+  emu::SyncWorkspace("SyncAll", gmWorkspace.Handle(), 0, cores * 32, ubWorkspace.Handle(), cores * 32, where);
   emu::SyncAllCores(isAIVOnly, cores, gmWorkspace.Handle().address, where);
 }
 
@@ -65,12 +66,14 @@ inline void IBSet(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<in
                   int32_t eventID, emu::Where where = emu::Here()) {
   emu::Barrier(emu::Pipe::Count, where);
   const int64_t blocks = emu::BlockCount() * emu::TaskRatio();
+  emu::SyncWorkspace("IBSet", gmWorkspace.Handle(), (blocks * eventID + blockIdx) * 32, 32, ubWorkspace.Handle(), 32, where);
   emu::SignalSet(gmWorkspace.GetPhyAddr(static_cast<uint64_t>((blocks * eventID + blockIdx) * 8)), where);
 }
 template <bool isAIVOnly = true>
 inline void IBWait(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<int32_t>& ubWorkspace, int32_t blockIdx,
                    int32_t eventID, emu::Where where = emu::Here()) {
   const int64_t blocks = emu::BlockCount() * emu::TaskRatio();
+  emu::SyncWorkspace("IBWait", gmWorkspace.Handle(), (blocks * eventID + blockIdx) * 32, 32, ubWorkspace.Handle(), 32, where);
   emu::SignalWait(gmWorkspace.GetPhyAddr(static_cast<uint64_t>((blocks * eventID + blockIdx) * 8)), where);
   emu::Barrier(emu::Pipe::Count, where);
 }

@@ -51,6 +51,50 @@ basic_ostream<char, Traits>& operator<<(basic_ostream<char, Traits>& out, half v
 }
 }  // namespace std
 
+// A parameter or member of 8 or 16 bits. The device takes the low bits of what does not fit; here that is refused, at the
+// line of the conversion. An explicit cast says that it is meant.
+template <class T>
+class Small {
+ public:
+  constexpr Small() : value_(0) {}
+  template <class U, std::enable_if_t<std::is_arithmetic_v<U>, int> = 0>
+  constexpr Small(U value, atbfn::emulator::Where where = atbfn::emulator::Here()) : value_(static_cast<T>(value)) {
+    if constexpr (std::is_integral_v<U> && !std::is_same_v<U, bool> && !std::is_same_v<U, T>)
+      if (static_cast<U>(value_) != value || (value_ < T{0}) != (value < U{0})) Refuse(static_cast<int64_t>(value), where);
+  }
+  template <class U, std::enable_if_t<!std::is_arithmetic_v<U> && std::is_convertible_v<U, T>, int> = 0>
+  constexpr Small(const U& value) : value_(static_cast<T>(value)) {}
+  constexpr operator T() const { return value_; }
+#define ATBFN_ASSIGN(OP)                                                                            \
+  template <class U>                                                                                \
+  constexpr Small& operator OP##=(U other) {                                                        \
+    return *this = Small(value_ OP other);                                                          \
+  }
+  ATBFN_ASSIGN(+)
+  ATBFN_ASSIGN(-)
+  ATBFN_ASSIGN(*)
+  ATBFN_ASSIGN(/)
+#undef ATBFN_ASSIGN
+  constexpr Small& operator++() { return *this += 1; }
+  constexpr Small& operator--() { return *this -= 1; }
+  constexpr T operator++(int) {
+    const T before = value_;
+    *this += 1;
+    return before;
+  }
+  constexpr T operator--(int) {
+    const T before = value_;
+    *this -= 1;
+    return before;
+  }
+
+ private:
+  [[gnu::cold, gnu::noinline]] static void Refuse(int64_t value, atbfn::emulator::Where where) {
+    atbfn::emulator::RefuseValue(value, sizeof(T) * 8, std::is_signed_v<T>, where);
+  }
+  T value_;
+};
+
 // Brain floating point: the upper half of a float32. Conversion rounds to nearest even.
 struct bfloat16_t {
   uint16_t bits;

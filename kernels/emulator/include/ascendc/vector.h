@@ -54,13 +54,13 @@ inline emu::ReduceOp ReduceOf(ReduceType type) {
 
 #define ATBFN_UNARY(NAME)                                                                                              \
   template <typename T, bool isSetMask = true>                                                                         \
-  inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask[], const uint8_t repeatTime,    \
+  inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask[], const Small<uint8_t> repeatTime, \
                    const UnaryRepeatParams& p, emu::Where where = emu::Here()) {                                       \
     emu::Unary(emu::UnaryOp::NAME, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                           \
                detail::With(src, p.srcBlkStride, p.srcRepStride), detail::Masked(mask, repeatTime, isSetMask), where); \
   }                                                                                                                    \
   template <typename T, bool isSetMask = true>                                                                         \
-  inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask, const uint8_t repeatTime,      \
+  inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask, const Small<uint8_t> repeatTime, \
                    const UnaryRepeatParams& p, emu::Where where = emu::Here()) {                                       \
     emu::Unary(emu::UnaryOp::NAME, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                           \
                detail::With(src, p.srcBlkStride, p.srcRepStride), detail::Masked(mask, repeatTime, isSetMask), where); \
@@ -85,7 +85,7 @@ ATBFN_UNARY(Not)
 #define ATBFN_BINARY(NAME)                                                                                             \
   template <typename T, bool isSetMask = true>                                                                         \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask[], \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::Binary(emu::BinaryOp::NAME, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                         \
                 detail::With(src0, p.src0BlkStride, p.src0RepStride),                                                  \
                 detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask),     \
@@ -93,7 +93,7 @@ ATBFN_UNARY(Not)
   }                                                                                                                    \
   template <typename T, bool isSetMask = true>                                                                         \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask,   \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::Binary(emu::BinaryOp::NAME, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                         \
                 detail::With(src0, p.src0BlkStride, p.src0RepStride),                                                  \
                 detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask),     \
@@ -121,7 +121,7 @@ ATBFN_BINARY(SubRelu)
 #define ATBFN_FUSED(NAME, OP)                                                                                          \
   template <typename T, typename U, bool isSetMask = true>                                                             \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1,                  \
-                   const uint64_t mask[], const uint8_t repeatTime, const BinaryRepeatParams& p,                       \
+                   const uint64_t mask[], const Small<uint8_t> repeatTime, const BinaryRepeatParams& p,                \
                    emu::Where where = emu::Here()) {                                                                   \
     emu::Fused(emu::FusedOp::OP, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                             \
                detail::With(src0, p.src0BlkStride, p.src0RepStride),                                                   \
@@ -130,7 +130,7 @@ ATBFN_BINARY(SubRelu)
   }                                                                                                                    \
   template <typename T, typename U, bool isSetMask = true>                                                             \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, uint64_t mask,   \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::Fused(emu::FusedOp::OP, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                             \
                detail::With(src0, p.src0BlkStride, p.src0RepStride),                                                   \
                detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask),      \
@@ -148,7 +148,7 @@ ATBFN_FUSED(MulAddDst, MulAddDst)
 #define ATBFN_FUSED(NAME, OP)                                                                                          \
   template <typename T, bool isSetMask = true>                                                                         \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask[], \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::Fused(emu::FusedOp::OP, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                             \
                detail::With(src0, p.src0BlkStride, p.src0RepStride),                                                   \
                detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask),      \
@@ -156,7 +156,7 @@ ATBFN_FUSED(MulAddDst, MulAddDst)
   }                                                                                                                    \
   template <typename T, bool isSetMask = true>                                                                         \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask,   \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::Fused(emu::FusedOp::OP, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                             \
                detail::With(src0, p.src0BlkStride, p.src0RepStride),                                                   \
                detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask),      \
@@ -178,14 +178,14 @@ ATBFN_FUSED(MulAddRelu, FusedMulAddRelu)
 #define ATBFN_SCALAR(NAME)                                                                                             \
   template <typename T, bool isSetMask = true>                                                                         \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue, uint64_t mask[],        \
-                   const uint8_t repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {             \
+                   const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {      \
     emu::WithScalar(emu::ScalarOp::NAME, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                     \
                     detail::With(src, p.srcBlkStride, p.srcRepStride), detail::ScalarOf<T>(scalarValue),               \
                     detail::Masked(mask, repeatTime, isSetMask), where);                                               \
   }                                                                                                                    \
   template <typename T, bool isSetMask = true>                                                                         \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue, uint64_t mask,          \
-                   const uint8_t repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {             \
+                   const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {      \
     emu::WithScalar(emu::ScalarOp::NAME, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                     \
                     detail::With(src, p.srcBlkStride, p.srcRepStride), detail::ScalarOf<T>(scalarValue),               \
                     detail::Masked(mask, repeatTime, isSetMask), where);                                               \
@@ -206,7 +206,7 @@ ATBFN_SCALAR(ShiftLeft)
 
 template <typename T, bool isSetMask = true>
 inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue, uint64_t mask[],
-                       const uint8_t repeatTime, const UnaryRepeatParams& p, bool roundEn = false,
+                       const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, bool roundEn = false,
                        emu::Where where = emu::Here()) {
   emu::WithScalar(roundEn ? emu::ScalarOp::ShiftRightRound : emu::ScalarOp::ShiftRight, "ShiftRight",
                   detail::With(dst, p.dstBlkStride, p.dstRepStride), detail::With(src, p.srcBlkStride, p.srcRepStride),
@@ -214,7 +214,7 @@ inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, con
 }
 template <typename T, bool isSetMask = true>
 inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue, uint64_t mask,
-                       const uint8_t repeatTime, const UnaryRepeatParams& p, bool roundEn = false,
+                       const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, bool roundEn = false,
                        emu::Where where = emu::Here()) {
   emu::WithScalar(roundEn ? emu::ScalarOp::ShiftRightRound : emu::ScalarOp::ShiftRight, "ShiftRight",
                   detail::With(dst, p.dstBlkStride, p.dstRepStride), detail::With(src, p.srcBlkStride, p.srcRepStride),
@@ -230,13 +230,13 @@ inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, con
 // dst = src * scalar + dst.
 template <typename T, typename U, bool isSetMask = true>
 inline void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& scalarValue, uint64_t mask,
-                 const uint8_t repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
+                 const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
   emu::Axpy(detail::With(dst, p.dstBlkStride, p.dstRepStride), detail::With(src, p.srcBlkStride, p.srcRepStride),
             detail::ScalarOf<U>(scalarValue), detail::Masked(mask, repeatTime, isSetMask), where);
 }
 template <typename T, typename U, bool isSetMask = true>
 inline void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& scalarValue, uint64_t mask[],
-                 const uint8_t repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
+                 const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
   emu::Axpy(detail::With(dst, p.dstBlkStride, p.dstRepStride), detail::With(src, p.srcBlkStride, p.srcRepStride),
             detail::ScalarOf<U>(scalarValue), detail::Masked(mask, repeatTime, isSetMask), where);
 }
@@ -250,13 +250,13 @@ inline void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& 
 
 template <typename T, typename U, bool isSetMask = true>
 inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, const uint64_t mask[],
-                 const uint8_t repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
+                 const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
   emu::Cast("Cast", detail::With(dst, p.dstBlkStride, p.dstRepStride), detail::With(src, p.srcBlkStride, p.srcRepStride),
             static_cast<int>(roundMode), detail::Masked(mask, repeatTime, isSetMask), where);
 }
 template <typename T, typename U, bool isSetMask = true>
 inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, const uint64_t mask,
-                 const uint8_t repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
+                 const Small<uint8_t> repeatTime, const UnaryRepeatParams& p, emu::Where where = emu::Here()) {
   emu::Cast("Cast", detail::With(dst, p.dstBlkStride, p.dstRepStride), detail::With(src, p.srcBlkStride, p.srcRepStride),
             static_cast<int>(roundMode), detail::Masked(mask, repeatTime, isSetMask), where);
 }
@@ -270,7 +270,7 @@ inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const Rou
 #define ATBFN_BINARY_CAST(NAME, OP)                                                                                    \
   template <typename T, typename U, bool isSetMask = true>                                                             \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, uint64_t mask,   \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::BinaryCast(emu::BinaryOp::OP, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                       \
                     detail::With(src0, p.src0BlkStride, p.src0RepStride),                                              \
                     detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask), \
@@ -278,7 +278,7 @@ inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const Rou
   }                                                                                                                    \
   template <typename T, typename U, bool isSetMask = true>                                                             \
   inline void NAME(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, uint64_t mask[], \
-                   const uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {            \
+                   const Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {     \
     emu::BinaryCast(emu::BinaryOp::OP, #NAME, detail::With(dst, p.dstBlkStride, p.dstRepStride),                       \
                     detail::With(src0, p.src0BlkStride, p.src0RepStride),                                              \
                     detail::With(src1, p.src1BlkStride, p.src1RepStride), detail::Masked(mask, repeatTime, isSetMask), \
@@ -301,14 +301,14 @@ inline void SetDeqScale(half scale) { emu::CoreRegisters().deq_scale = static_ca
 // ------------------------------------------------------------------------------------------------------------ filling
 
 template <typename T, bool isSetMask = true>
-inline void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask, const uint8_t repeatTime,
-                      const uint16_t dstBlockStride, const uint8_t dstRepeatStride, emu::Where where = emu::Here()) {
+inline void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask, const Small<uint8_t> repeatTime,
+                      const Small<uint16_t> dstBlockStride, const Small<uint8_t> dstRepeatStride, emu::Where where = emu::Here()) {
   emu::Duplicate(detail::With(dst, dstBlockStride, dstRepeatStride), detail::ScalarOf<T>(scalarValue),
                  detail::Masked(mask, repeatTime, isSetMask), where);
 }
 template <typename T, bool isSetMask = true>
-inline void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask[], const uint8_t repeatTime,
-                      const uint16_t dstBlockStride, const uint8_t dstRepeatStride, emu::Where where = emu::Here()) {
+inline void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask[], const Small<uint8_t> repeatTime,
+                      const Small<uint16_t> dstBlockStride, const Small<uint8_t> dstRepeatStride, emu::Where where = emu::Here()) {
   emu::Duplicate(detail::With(dst, dstBlockStride, dstRepeatStride), detail::ScalarOf<T>(scalarValue),
                  detail::Masked(mask, repeatTime, isSetMask), where);
 }
@@ -318,20 +318,20 @@ inline void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, const int
 }
 
 template <typename T>
-inline void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint8_t repeatTime, const BrcbRepeatParams& p,
+inline void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const Small<uint8_t> repeatTime, const BrcbRepeatParams& p,
                  emu::Where where = emu::Here()) {
   emu::Broadcast(dst.Handle(), src.Handle(), repeatTime, p.dstBlkStride, p.dstRepStride, where);
 }
 
 template <typename T>
-inline void CreateVecIndex(const LocalTensor<T>& dst, const T& firstValue, uint64_t mask, uint8_t repeatTime,
-                           uint16_t dstBlkStride, uint8_t dstRepStride, emu::Where where = emu::Here()) {
+inline void CreateVecIndex(const LocalTensor<T>& dst, const T& firstValue, uint64_t mask, Small<uint8_t> repeatTime,
+                           Small<uint16_t> dstBlkStride, Small<uint8_t> dstRepStride, emu::Where where = emu::Here()) {
   emu::VectorIndex(detail::With(dst, dstBlkStride, dstRepStride), detail::ScalarOf<T>(firstValue),
                    detail::Masked(mask, repeatTime, true), where);
 }
 template <typename T>
-inline void CreateVecIndex(const LocalTensor<T>& dst, const T& firstValue, uint64_t mask[], uint8_t repeatTime,
-                           uint16_t dstBlkStride, uint8_t dstRepStride, emu::Where where = emu::Here()) {
+inline void CreateVecIndex(const LocalTensor<T>& dst, const T& firstValue, uint64_t mask[], Small<uint8_t> repeatTime,
+                           Small<uint16_t> dstBlkStride, Small<uint8_t> dstRepStride, emu::Where where = emu::Here()) {
   emu::VectorIndex(detail::With(dst, dstBlkStride, dstRepStride), detail::ScalarOf<T>(firstValue),
                    detail::Masked(mask, repeatTime, true), where);
 }
@@ -341,13 +341,13 @@ inline void CreateVecIndex(LocalTensor<T> dst, const T& firstValue, uint32_t cou
 }
 
 template <typename T, bool isSetMask = true>
-inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[], const uint8_t repeatTime,
+inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[], const Small<uint8_t> repeatTime,
                  const CopyRepeatParams& p, emu::Where where = emu::Here()) {
   emu::CopyVector(detail::With(dst, p.dstStride, p.dstRepeatSize), detail::With(src, p.srcStride, p.srcRepeatSize),
                   detail::Masked(mask, repeatTime, isSetMask), where);
 }
 template <typename T, bool isSetMask = true>
-inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask, const uint8_t repeatTime,
+inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask, const Small<uint8_t> repeatTime,
                  const CopyRepeatParams& p, emu::Where where = emu::Here()) {
   emu::CopyVector(detail::With(dst, p.dstStride, p.dstRepeatSize), detail::With(src, p.srcStride, p.srcRepeatSize),
                   detail::Masked(mask, repeatTime, isSetMask), where);
@@ -357,14 +357,14 @@ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uin
 
 template <typename T, typename U, bool isSetMask = true>
 inline void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode,
-                    const uint64_t mask[], uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
+                    const uint64_t mask[], Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
   const emu::Operand b = detail::With(src1, p.src1BlkStride, p.src1RepStride);
   emu::Compare("Compare", &dst.Handle(), detail::With(src0, p.src0BlkStride, p.src0RepStride), &b, {},
                static_cast<int>(cmpMode), detail::Masked(mask, repeatTime, isSetMask), where);
 }
 template <typename T, typename U, bool isSetMask = true>
 inline void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode,
-                    const uint64_t mask, uint8_t repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
+                    const uint64_t mask, Small<uint8_t> repeatTime, const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
   const emu::Operand b = detail::With(src1, p.src1BlkStride, p.src1RepStride);
   emu::Compare("Compare", &dst.Handle(), detail::With(src0, p.src0BlkStride, p.src0RepStride), &b, {},
                static_cast<int>(cmpMode), detail::Masked(mask, repeatTime, isSetMask), where);
@@ -393,7 +393,7 @@ inline void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const
 #define ATBFN_COMPARE_SCALAR(NAME)                                                                                     \
   template <typename T, typename U, bool isSetMask = true>                                                             \
   inline void NAME(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const T src1Scalar, CMPMODE cmpMode,         \
-                   const uint64_t mask[], uint8_t repeatTime, const UnaryRepeatParams& p,                              \
+                   const uint64_t mask[], Small<uint8_t> repeatTime, const UnaryRepeatParams& p,                       \
                    emu::Where where = emu::Here()) {                                                                   \
     emu::Compare(#NAME, &dst.Handle(), detail::With(src0, p.srcBlkStride, p.srcRepStride), nullptr,                    \
                  detail::ScalarOf<T>(src1Scalar), static_cast<int>(cmpMode),                                           \
@@ -401,7 +401,7 @@ inline void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const
   }                                                                                                                    \
   template <typename T, typename U, bool isSetMask = true>                                                             \
   inline void NAME(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const T src1Scalar, CMPMODE cmpMode,         \
-                   const uint64_t mask, uint8_t repeatTime, const UnaryRepeatParams& p,                                \
+                   const uint64_t mask, Small<uint8_t> repeatTime, const UnaryRepeatParams& p,                         \
                    emu::Where where = emu::Here()) {                                                                   \
     emu::Compare(#NAME, &dst.Handle(), detail::With(src0, p.srcBlkStride, p.srcRepStride), nullptr,                    \
                  detail::ScalarOf<T>(src1Scalar), static_cast<int>(cmpMode),                                           \
@@ -424,7 +424,7 @@ inline void SetCmpMask(const LocalTensor<T>& src, emu::Where where = emu::Here()
 
 template <typename T, typename U, bool isSetMask = true>
 inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
-                   const LocalTensor<T>& src1, SELMODE selMode, uint64_t mask[], uint8_t repeatTime,
+                   const LocalTensor<T>& src1, SELMODE selMode, uint64_t mask[], Small<uint8_t> repeatTime,
                    const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
   const emu::Operand b = detail::With(src1, p.src1BlkStride, p.src1RepStride);
   emu::Select(detail::With(dst, p.dstBlkStride, p.dstRepStride), &selMask.Handle(),
@@ -433,7 +433,7 @@ inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, con
 }
 template <typename T, typename U, bool isSetMask = true>
 inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
-                   const LocalTensor<T>& src1, SELMODE selMode, uint64_t mask, uint8_t repeatTime,
+                   const LocalTensor<T>& src1, SELMODE selMode, uint64_t mask, Small<uint8_t> repeatTime,
                    const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
   const emu::Operand b = detail::With(src1, p.src1BlkStride, p.src1RepStride);
   emu::Select(detail::With(dst, p.dstBlkStride, p.dstRepStride), &selMask.Handle(),
@@ -442,7 +442,7 @@ inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, con
 }
 // By the compare register.
 template <typename T, SELMODE selMode>
-inline void Select(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint8_t repeatTime,
+inline void Select(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, Small<uint8_t> repeatTime,
                    const BinaryRepeatParams& p, emu::Where where = emu::Here()) {
   const emu::Operand b = detail::With(src1, p.src1BlkStride, p.src1RepStride);
   emu::Select(detail::With(dst, p.dstBlkStride, p.dstRepStride), nullptr,
@@ -458,7 +458,7 @@ inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, con
 }
 template <typename T, typename U, bool isSetMask = true>
 inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, T src1,
-                   SELMODE selMode, uint64_t mask[], uint8_t repeatTime, const BinaryRepeatParams& p,
+                   SELMODE selMode, uint64_t mask[], Small<uint8_t> repeatTime, const BinaryRepeatParams& p,
                    emu::Where where = emu::Here()) {
   emu::Select(detail::With(dst, p.dstBlkStride, p.dstRepStride), &selMask.Handle(),
               detail::With(src0, p.src0BlkStride, p.src0RepStride), nullptr, detail::ScalarOf<T>(src1),
@@ -466,7 +466,7 @@ inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, con
 }
 template <typename T, typename U, bool isSetMask = true>
 inline void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, T src1,
-                   SELMODE selMode, uint64_t mask, uint8_t repeatTime, const BinaryRepeatParams& p,
+                   SELMODE selMode, uint64_t mask, Small<uint8_t> repeatTime, const BinaryRepeatParams& p,
                    emu::Where where = emu::Here()) {
   emu::Select(detail::With(dst, p.dstBlkStride, p.dstRepStride), &selMask.Handle(),
               detail::With(src0, p.src0BlkStride, p.src0RepStride), nullptr, detail::ScalarOf<T>(src1),
@@ -683,14 +683,14 @@ inline T GetAccVal() { return GetReduceRepeatSumSpr<T>(); }
 // dst[i] = the element at src + srcBaseOffset + srcOffset[i], in bytes.
 template <typename T>
 inline void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
-                   const uint32_t srcBaseOffset, const uint64_t mask, const uint8_t repeatTime, const uint16_t dstRepStride,
+                   const uint32_t srcBaseOffset, const uint64_t mask, const Small<uint8_t> repeatTime, const Small<uint16_t> dstRepStride,
                    emu::Where where = emu::Here()) {
   emu::GatherElements(dst.Handle(), src.Handle(), srcOffset.Handle(), srcBaseOffset, detail::Masked(mask, repeatTime, true),
                       dstRepStride, where);
 }
 template <typename T>
 inline void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
-                   const uint32_t srcBaseOffset, const uint64_t mask[], const uint8_t repeatTime, const uint16_t dstRepStride,
+                   const uint32_t srcBaseOffset, const uint64_t mask[], const Small<uint8_t> repeatTime, const Small<uint16_t> dstRepStride,
                    emu::Where where = emu::Here()) {
   emu::GatherElements(dst.Handle(), src.Handle(), srcOffset.Handle(), srcBaseOffset, detail::Masked(mask, repeatTime, true),
                       dstRepStride, where);
@@ -702,19 +702,19 @@ inline void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const L
 }
 template <typename T>
 inline void Gatherb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& offset,
-                    const uint8_t repeatTime, const GatherRepeatParams& p, emu::Where where = emu::Here()) {
+                    const Small<uint8_t> repeatTime, const GatherRepeatParams& p, emu::Where where = emu::Here()) {
   emu::GatherBlocks(dst.Handle(), src.Handle(), offset.Handle(), repeatTime, p.dstBlkStride, p.dstRepStride, where);
 }
 template <typename T>
 inline void Scatter(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& dstOffset,
-                    const uint32_t dstBaseAddr, const uint64_t mask, const uint8_t repeatTime, const uint8_t srcRepStride,
+                    const uint32_t dstBaseAddr, const uint64_t mask, const Small<uint8_t> repeatTime, const Small<uint8_t> srcRepStride,
                     emu::Where where = emu::Here()) {
   emu::ScatterElements(dst.Handle(), src.Handle(), dstOffset.Handle(), dstBaseAddr, detail::Masked(mask, repeatTime, true),
                        srcRepStride, where);
 }
 template <typename T>
 inline void Scatter(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& dstOffset,
-                    const uint32_t dstBaseAddr, const uint64_t mask[], const uint8_t repeatTime, const uint8_t srcRepStride,
+                    const uint32_t dstBaseAddr, const uint64_t mask[], const Small<uint8_t> repeatTime, const Small<uint8_t> srcRepStride,
                     emu::Where where = emu::Here()) {
   emu::ScatterElements(dst.Handle(), src.Handle(), dstOffset.Handle(), dstBaseAddr, detail::Masked(mask, repeatTime, true),
                        srcRepStride, where);
@@ -733,7 +733,7 @@ inline void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, co
                               {p.src0BlockStride, p.repeatTimes, p.src0RepeatStride, p.src1RepeatStride}, where);
 }
 template <typename T, GatherMaskMode mode = defaultGatherMaskMode>
-inline void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const uint8_t src1Pattern, const bool reduceMode,
+inline void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const Small<uint8_t> src1Pattern, const bool reduceMode,
                        const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, emu::Where where = emu::Here()) {
   rsvdCnt = emu::GatherByMask(dst.Handle(), src0.Handle(), nullptr, src1Pattern, reduceMode, mask,
                               {p.src0BlockStride, p.repeatTimes, p.src0RepeatStride, p.src1RepeatStride}, where);

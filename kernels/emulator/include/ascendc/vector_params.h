@@ -7,16 +7,16 @@ namespace AscendC {
 
 struct UnaryRepeatParams {
   UnaryRepeatParams() {}
-  UnaryRepeatParams(uint16_t dstBlkStride, uint16_t srcBlkStride, uint8_t dstRepStride, uint8_t srcRepStride)
+  UnaryRepeatParams(Small<uint16_t> dstBlkStride, Small<uint16_t> srcBlkStride, Small<uint8_t> dstRepStride, Small<uint8_t> srcRepStride)
       : dstBlkStride(dstBlkStride), srcBlkStride(srcBlkStride), dstRepStride(dstRepStride), srcRepStride(srcRepStride) {}
-  UnaryRepeatParams(uint16_t dstBlkStride, uint16_t srcBlkStride, uint8_t dstRepStride, uint8_t srcRepStride, bool halfBlock)
+  UnaryRepeatParams(Small<uint16_t> dstBlkStride, Small<uint16_t> srcBlkStride, Small<uint8_t> dstRepStride, Small<uint8_t> srcRepStride, bool halfBlock)
       : dstBlkStride(dstBlkStride), srcBlkStride(srcBlkStride), dstRepStride(dstRepStride), srcRepStride(srcRepStride),
         halfBlock(halfBlock) {}
   uint32_t blockNumber = DEFAULT_BLK_NUM;
-  uint16_t dstBlkStride = DEFAULT_BLK_STRIDE;
-  uint16_t srcBlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t dstRepStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t srcRepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint16_t> dstBlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint16_t> srcBlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> dstRepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> srcRepStride = DEFAULT_REPEAT_STRIDE;
   bool repeatStrideMode = false;
   bool strideSizeMode = false;
   bool halfBlock = false;
@@ -24,45 +24,45 @@ struct UnaryRepeatParams {
 
 struct BinaryRepeatParams {
   BinaryRepeatParams() {}
-  BinaryRepeatParams(uint8_t dstBlkStride, uint8_t src0BlkStride, uint8_t src1BlkStride, uint8_t dstRepStride,
-                     uint8_t src0RepStride, uint8_t src1RepStride)
+  BinaryRepeatParams(Small<uint8_t> dstBlkStride, Small<uint8_t> src0BlkStride, Small<uint8_t> src1BlkStride, Small<uint8_t> dstRepStride,
+                     Small<uint8_t> src0RepStride, Small<uint8_t> src1RepStride)
       : dstBlkStride(dstBlkStride), src0BlkStride(src0BlkStride), src1BlkStride(src1BlkStride),
         dstRepStride(dstRepStride), src0RepStride(src0RepStride), src1RepStride(src1RepStride) {}
   uint32_t blockNumber = DEFAULT_BLK_NUM;
-  uint8_t dstBlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src0BlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src1BlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t dstRepStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t src0RepStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t src1RepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> dstBlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src0BlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src1BlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> dstRepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> src0RepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> src1RepStride = DEFAULT_REPEAT_STRIDE;
   bool repeatStrideMode = false;
   bool strideSizeMode = false;
 };
 
 struct BrcbRepeatParams {
   BrcbRepeatParams() {}
-  BrcbRepeatParams(uint16_t dstBlkStride, uint16_t dstRepStride) : dstRepStride(dstRepStride), dstBlkStride(dstBlkStride) {}
+  BrcbRepeatParams(Small<uint16_t> dstBlkStride, Small<uint16_t> dstRepStride) : dstRepStride(dstRepStride), dstBlkStride(dstBlkStride) {}
   uint32_t blockNumber = DEFAULT_BLK_NUM;
-  uint16_t dstRepStride = DEFAULT_REPEAT_STRIDE;
-  uint16_t dstBlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src0BlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src1BlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src0RepStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t src1RepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint16_t> dstRepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint16_t> dstBlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src0BlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src1BlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src0RepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> src1RepStride = DEFAULT_REPEAT_STRIDE;
   bool repeatStrideMode = false;
   bool strideSizeMode = false;
 };
 
 struct GatherRepeatParams {
   GatherRepeatParams() {}
-  GatherRepeatParams(uint8_t dstBlkStride, uint8_t dstRepStride) : dstRepStride(dstRepStride), dstBlkStride(dstBlkStride) {}
+  GatherRepeatParams(Small<uint8_t> dstBlkStride, Small<uint8_t> dstRepStride) : dstRepStride(dstRepStride), dstBlkStride(dstBlkStride) {}
   uint32_t blockNumber = DEFAULT_BLK_NUM;
-  uint16_t dstRepStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t dstBlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src0BlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src1BlkStride = DEFAULT_BLK_STRIDE;
-  uint8_t src0RepStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t src1RepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint16_t> dstRepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> dstBlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src0BlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src1BlkStride = DEFAULT_BLK_STRIDE;
+  Small<uint8_t> src0RepStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> src1RepStride = DEFAULT_REPEAT_STRIDE;
   bool repeatStrideMode = false;
   bool strideSizeMode = false;
 };
@@ -75,13 +75,13 @@ constexpr GatherMaskMode defaultGatherMaskMode = GatherMaskMode::VERSION_V1;
 #endif
 struct GatherMaskParams {
   GatherMaskParams() {}
-  GatherMaskParams(uint8_t src0BlockStride, uint16_t repeatTimes, uint16_t src0RepeatStride, uint8_t src1RepeatStride)
+  GatherMaskParams(Small<uint8_t> src0BlockStride, Small<uint16_t> repeatTimes, Small<uint16_t> src0RepeatStride, Small<uint8_t> src1RepeatStride)
       : src0BlockStride(src0BlockStride), repeatTimes(repeatTimes), src0RepeatStride(src0RepeatStride),
         src1RepeatStride(src1RepeatStride) {}
-  uint8_t src0BlockStride = DEFAULT_BLK_STRIDE;
-  uint16_t repeatTimes = 0;
-  uint16_t src0RepeatStride = DEFAULT_REPEAT_STRIDE;
-  uint8_t src1RepeatStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> src0BlockStride = DEFAULT_BLK_STRIDE;
+  Small<uint16_t> repeatTimes = 0;
+  Small<uint16_t> src0RepeatStride = DEFAULT_REPEAT_STRIDE;
+  Small<uint8_t> src1RepeatStride = DEFAULT_REPEAT_STRIDE;
 };
 
 enum class TransposeType : uint8_t {
@@ -92,37 +92,37 @@ enum class TransposeType : uint8_t {
 constexpr int32_t NCHW_CONV_ADDR_LIST_SIZE = 16;
 struct TransDataTo5HDParams {
   TransDataTo5HDParams() {}
-  TransDataTo5HDParams(bool dstHighHalf, bool srcHighHalf, uint8_t repeatTimes, uint16_t dstRepStride, uint16_t srcRepStride)
+  TransDataTo5HDParams(bool dstHighHalf, bool srcHighHalf, Small<uint8_t> repeatTimes, Small<uint16_t> dstRepStride, Small<uint16_t> srcRepStride)
       : dstHighHalf(dstHighHalf), srcHighHalf(srcHighHalf), repeatTimes(repeatTimes), dstRepStride(dstRepStride),
         srcRepStride(srcRepStride) {}
   bool dstHighHalf = false;
   bool srcHighHalf = false;
-  uint8_t repeatTimes = 1;
-  uint16_t dstRepStride = 0;
-  uint16_t srcRepStride = 0;
+  Small<uint8_t> repeatTimes = 1;
+  Small<uint16_t> dstRepStride = 0;
+  Small<uint16_t> srcRepStride = 0;
 };
 struct TransposeParamsExt {
   TransposeParamsExt() {}
-  TransposeParamsExt(uint16_t nSize, uint16_t cSize, uint16_t hSize, uint16_t wSize, TransposeType transposeType)
+  TransposeParamsExt(Small<uint16_t> nSize, Small<uint16_t> cSize, Small<uint16_t> hSize, Small<uint16_t> wSize, TransposeType transposeType)
       : nSize(nSize), cSize(cSize), hSize(hSize), wSize(wSize), transposeType(transposeType) {}
-  uint16_t nSize = 0;
-  uint16_t cSize = 0;
-  uint16_t hSize = 0;
-  uint16_t wSize = 0;
+  Small<uint16_t> nSize = 0;
+  Small<uint16_t> cSize = 0;
+  Small<uint16_t> hSize = 0;
+  Small<uint16_t> wSize = 0;
   TransposeType transposeType = TransposeType::TRANSPOSE_ND2ND_B16;
 };
 
 constexpr int32_t MRG_SORT_ELEMENT_LEN = 4;
 struct MrgSort4Info {
   MrgSort4Info() {}
-  MrgSort4Info(const uint16_t lengths[MRG_SORT_ELEMENT_LEN], bool ifExhaustedSuspension, uint16_t validBit, uint16_t repeatTimes)
+  MrgSort4Info(const uint16_t lengths[MRG_SORT_ELEMENT_LEN], bool ifExhaustedSuspension, Small<uint16_t> validBit, Small<uint16_t> repeatTimes)
       : ifExhaustedSuspension(ifExhaustedSuspension), validBit(validBit), repeatTimes(repeatTimes) {
     for (int i = 0; i < MRG_SORT_ELEMENT_LEN; ++i) elementLengths[i] = lengths[i];
   }
   uint16_t elementLengths[MRG_SORT_ELEMENT_LEN] = {0};
   bool ifExhaustedSuspension = false;
-  uint16_t validBit = 0;
-  uint8_t repeatTimes = 1;
+  Small<uint16_t> validBit = 0;
+  Small<uint8_t> repeatTimes = 1;
 };
 template <class T>
 struct MrgSortSrcList {

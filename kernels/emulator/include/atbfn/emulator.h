@@ -105,6 +105,13 @@ class Instruction {
   // Ordering against earlier instructions of `other` is guaranteed by hardware for this one (unit flags, accumulation).
   void ordered_after(Pipe other) { ordered_ |= 1u << static_cast<int>(other); }
 
+  // It moves whole blocks of 32 bytes: what nothing wrote may go along with a value beside it, and the last block may end
+  // behind the last byte asked of aclrtMalloc. All others are exact to the byte.
+  void moves_blocks() { blocks_ = true; }
+
+  // The compare register (CMPMASK) is written, or read: by instructions of the vector unit, which may overlap.
+  void compare_register(bool writing);
+
   // For the timeline: cycles that the instruction occupies its pipe (GM traffic is added by the runtime).
   void cycles(double n) { cycles_ += n; }
   void cube_macs(uint64_t n) { macs_ += n; }
@@ -126,6 +133,7 @@ class Instruction {
   uint32_t clock_;
   uint32_t ordered_ = 0;
   bool undefined_allowed_ = false;
+  bool blocks_ = false;
   double cycles_ = 0;
   uint64_t macs_ = 0, elements_ = 0;
   uint64_t gm_read_ = 0, gm_written_ = 0;
@@ -187,6 +195,9 @@ void CrossCoreSet(int mode, Pipe pipe, int id, Where where);
 void CrossCoreWait(int id, Where where);
 // participants 0: all cores. A workspace is that of the soft form: only cores that name the same one meet.
 void SyncAllCores(bool vector_only, int participants, const void* workspace, Where where);
+// The memories of the soft forms: so many bytes of GM, cleared, and of UB, which hold nothing afterwards.
+void SyncWorkspace(const char* api, const Global& global, int64_t offset, int64_t bytes, const Tensor& local, int64_t local_bytes,
+                   Where where);
 // A counter in GM that one core raises and another waits for and lowers (IBSet and IBWait): `key` is its address.
 void SignalSet(const void* key, Where where);
 void SignalWait(const void* key, Where where);
@@ -203,12 +214,18 @@ uint32_t ReservedEnd(Space space);
 void SetReservedEnd(Space space, uint32_t address);
 
 // Buffers that queues manage.
-uint32_t NewBuffer(Space space, uint32_t address, uint32_t bytes, Where where);  // returns its number, from 1
-uint32_t UseBuffer(uint32_t buffer);     // a new AllocTensor: contents are undefined again; returns the use
+// Returns its number, from 1. Buffers that lay there are gone from then on.
+uint32_t NewBuffer(Space space, uint8_t position, uint32_t address, uint32_t bytes, Where where);
+uint32_t UseBuffer(uint32_t buffer, Where where);  // a new AllocTensor: contents are undefined again; returns the use
 void EndBuffer(uint32_t buffer, Where where);  // FreeTensor: tensors of this use are dead
+// The memory of a buffer is given back for good: `how` says by what.
+void TakeBuffer(uint32_t buffer, const char* how, Where where);
+void TakeBuffers(const char* how, Where where);  // of all of the core's
 void CheckUse(const Tensor& tensor, const char* api, Where where);  // the tensor is of the buffer's present use
 const char* BufferName(uint32_t buffer); // "`inQueueX` (initialised at add.asc:23)"
 [[noreturn]] void Refuse(const char* rule, Where where, const char* format, ...) __attribute__((format(printf, 3, 4)));
+// A value that a parameter of so many bits cannot hold.
+void RefuseValue(int64_t value, int bits, bool is_signed, Where where);
 // The text of argument `index` in the statement at `where` ("xLocal"), or "" if it cannot be found.
 const char* ArgumentText(Where where, int index);
 
@@ -243,20 +260,29 @@ void ScalarWrite(const Global& global, int64_t offset, const void* from, int64_t
 bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t blocks,
                const std::function<void()>& body);
 
+// Around a launch: the stream exists, and what was written waits for it.
+void BeginLaunch(const void* stream, const char* name, const char* file, int line);
+void EndLaunch(const void* stream, const char* name, const char* file, int line);
+
 struct Launch {
   Kind kind;
   const char* name;
   const char* file;
   int line;
   int64_t blocks;
+  const void* stream = nullptr;
   template <class Control = std::nullptr_t, class Stream = std::nullptr_t>
   Launch(Kind kind, const char* name, const char* file, int line, int64_t blocks, Control&& = nullptr,
-         Stream&& = nullptr)
-      : kind(kind), name(name), file(file), line(line), blocks(blocks) {}
+         Stream&& given = nullptr)
+      : kind(kind), name(name), file(file), line(line), blocks(blocks) {
+    if constexpr (std::is_convertible_v<Stream&&, const void*>) stream = given;
+  }
   // The arguments become the kernel's parameters at the call itself, with whatever conversions that takes.
   template <class Body, class... Args>
   void operator()(Body body, Args&&... args) const {
+    BeginLaunch(stream, name, file, line);
     RunKernel(kind, name, file, line, blocks, [&] { body(args...); });
+    EndLaunch(stream, name, file, line);
   }
 };
 
