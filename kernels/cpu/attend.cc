@@ -112,6 +112,32 @@ void AttendRowExactly(const Kernels& kernels, const Attention& a, int64_t b, int
   a.lse[at / d] = keys.empty() ? kMinusInfinity : shift + std::log(total);
 }
 
+// Keys from `first` on whose values are not all finite; those values become zero in `to`, a copy of the values [keys, d]
+// or their transpose (`to_key`, `to_element`: elements from one to the next). Rows that attend such a key are done by
+// the formula afterwards, and the others come out as if it did not exist.
+void RemoveNonFinite(const Kernels& kernels, const Attention& a, const void* values, int64_t first, int64_t keys,
+                     void* to, int64_t to_key, int64_t to_element, std::vector<int64_t>* odd) {
+  const int64_t d = a.head_dim;
+  std::vector<float> x(d);
+  const float zero = 0;
+  for (int64_t key = 0; key < keys; ++key) {
+    kernels.widen(a.dtype, At(values, key * d, a.dtype), x.data(), d);
+    bool finite = true;
+    for (int64_t i = 0; i < d; ++i) {
+      if (std::isfinite(x[i])) continue;
+      finite = false;
+      kernels.narrow(a.dtype, &zero, At(to, key * to_key + i * to_element, a.dtype), 1);
+    }
+    if (!finite) odd->push_back(first + key);
+  }
+}
+
+bool AttendsAny(const Attention& a, int64_t b, int64_t head, int64_t t, const std::vector<int64_t>& keys) {
+  const Row row = Interval(a, b, t);
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](int64_t key) { return InInterval(row, key) && Allows(a, b, head, t, key); });
+}
+
 // What one piece of work over many queries needs of memory.
 struct ManyScratch {
   void *q, *p, *values;
@@ -152,7 +178,7 @@ void AttendMany(const Kernels& kernels, const Engine& engine, const Attention& a
     engine.pack(s.cols, kTile, 0, d, d, c, n, columns, s.q);
   }
 
-  bool finite = true;
+  std::vector<int64_t> odd_keys;
   first = first / kGroup * kGroup;
   for (int64_t k0 = first; k0 < end; k0 += a.keys) {
     const int64_t k1 = std::min(k0 + a.keys, end), padded = RoundUp(a.keys, kGroup);
@@ -161,8 +187,9 @@ void AttendMany(const Kernels& kernels, const Engine& engine, const Attention& a
       seen = s.high[c] > k0 && (s.low[c] < k1 || s.leading[c] > k0);
     if (!seen) continue;
     // V^T [head_dim, keys], with zeros for what is not a key of this block.
-    finite &= kernels.transpose_values(a.dtype, At(a.v, KeyOffset(a, b, kv_head, k0), a.dtype), d, k1 - k0, d, s.values,
-                                       padded, RoundUp(k1 - k0, kGroup));
+    const void* values = At(a.v, KeyOffset(a, b, kv_head, k0), a.dtype);
+    if (!kernels.transpose_values(a.dtype, values, d, k1 - k0, d, s.values, padded, RoundUp(k1 - k0, kGroup)))
+      RemoveNonFinite(kernels, a, values, k0, k1 - k0, s.values, 1, padded, &odd_keys);
     for (int64_t c0 = 0; c0 < columns; c0 += kSubBlock) {
       const int64_t n = std::min(kSubBlock, columns - c0), n_tiles = RoundUp(n, kTile);
       int64_t high = 0, least_high = a.kv_len, most_low = 0;
@@ -243,8 +270,6 @@ void AttendMany(const Kernels& kernels, const Engine& engine, const Attention& a
   for (int64_t c = 0; c < columns; ++c) {
     const int64_t at = RowOffset(a, b, head_of(c), row_of(c)) / d;
     const bool empty = s.total[c] == 0;
-    // Nothing attended, or scores that are all minus infinity: the exact form tells them apart.
-    finite &= !(empty && s.high[c] > 0) || a.mask.HasArrays();
     a.lse[at] = empty ? kMinusInfinity : s.top[c] + std::log(s.total[c]);
     s.total[c] = empty ? 0 : 1 / s.total[c];
   }
@@ -254,9 +279,11 @@ void AttendMany(const Kernels& kernels, const Engine& engine, const Attention& a
       kernels.finish(a.dtype, s.context + f * ld + g * count, ld, std::min(kGroup, d - f), count, nullptr, nullptr,
                      At(a.context, RowOffset(a, b, kv_head * group + g, t0) + f, a.dtype), d, nullptr, 0);
   for (int64_t c = 0; c < columns; ++c) {
-    const float lse = a.lse[RowOffset(a, b, head_of(c), row_of(c)) / d];
-    const bool odd_row = a.mask.HasArrays() && lse == kMinusInfinity && s.high[c] > 0;
-    if (!finite || odd_row || lse != lse) AttendRowExactly(kernels, a, b, head_of(c), row_of(c));
+    const int64_t head = head_of(c), t = row_of(c);
+    const float lse = a.lse[RowOffset(a, b, head, t) / d];
+    // Nothing attended, or scores that are all minus infinity: the formula tells them apart.
+    const bool unclear = lse == kMinusInfinity && s.high[c] > 0;
+    if (lse != lse || unclear || AttendsAny(a, b, head, t, odd_keys)) AttendRowExactly(kernels, a, b, head, t);
   }
 }
 
@@ -265,11 +292,11 @@ struct Partial {
   float* context;  // [rows, head_dim], not divided
   float* top;      // [kTile]
   float* total;    // [kTile]
-  bool finite;
+  std::vector<int64_t> odd_keys;  // whose values are not finite
 };
 
 struct FewScratch {
-  float *q, *scores, *rescale;
+  float *q, *scores, *rescale, *before;
   int32_t *low, *high, *leading;
   uint8_t* allowed;
 };
@@ -289,7 +316,6 @@ void AttendFew(const Kernels& kernels, const Engine& engine, const Attention& a,
   for (int64_t r = 0; r < rows; ++r)
     kernels.widen(a.dtype, At(a.q, RowOffset(a, b, head_of(r), r % a.q_len), a.dtype), s.q + r * d, d);
   std::memset(out->context, 0, static_cast<size_t>(rows * d) * sizeof(float));
-  out->finite = true;
   for (int64_t k0 = begin; k0 < end; k0 += kGroup * 8) {
     const int64_t keys = std::min(kGroup * 8, end - k0), rounded = RoundUp(keys, kGroup);
     std::memset(s.scores, 0, static_cast<size_t>(rounded * kTile) * sizeof(float));
@@ -334,26 +360,31 @@ void AttendFew(const Kernels& kernels, const Engine& engine, const Attention& a,
     for (int64_t r = 0; r < rows && k0 > begin; ++r)
       if (s.rescale[r] != 1)
         for (int64_t i = 0; i < d; ++i) out->context[r * d + i] *= s.rescale[r];
-    out->finite &= kernels.weighted_sum(a.dtype, s.scores, kTile, At(a.v, KeyOffset(a, b, kv_head, k0), a.dtype), d,
-                                        keys, rows, d, out->context, d);
+    const void* values = At(a.v, KeyOffset(a, b, kv_head, k0), a.dtype);
+    std::memcpy(s.before, out->context, static_cast<size_t>(rows * d) * sizeof(float));
+    if (!kernels.weighted_sum(a.dtype, s.scores, kTile, values, d, keys, rows, d, out->context, d)) {
+      std::vector<char> clean(static_cast<size_t>(keys * d * ItemSize(a.dtype)));
+      std::memcpy(clean.data(), values, clean.size());
+      RemoveNonFinite(kernels, a, values, k0, keys, clean.data(), d, 1, &out->odd_keys);
+      std::memcpy(out->context, s.before, static_cast<size_t>(rows * d) * sizeof(float));
+      kernels.weighted_sum(a.dtype, s.scores, kTile, clean.data(), d, keys, rows, d, out->context, d);
+    }
   }
 }
 
 void JoinFew(const Kernels& kernels, const Attention& a, int64_t b, int64_t kv_head, const Partial* parts,
              int64_t count, float* sum) {
   const int64_t d = a.head_dim, group = a.heads / a.kv_heads, rows = group * a.q_len;
-  bool finite = true;
-  for (int64_t i = 0; i < count; ++i) finite &= parts[i].finite;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t head = kv_head * group + r / a.q_len, t = r % a.q_len, at = RowOffset(a, b, head, t);
     float top = kMinusInfinity, total = 0;
-    bool nan = false;
+    bool odd = false;
     for (int64_t i = 0; i < count; ++i) {
-      nan |= parts[i].top[r] != parts[i].top[r];
+      odd |= parts[i].total[r] != parts[i].total[r] || AttendsAny(a, b, head, t, parts[i].odd_keys);
       top = std::max(top, parts[i].top[r]);
     }
-    // Nothing attended, unless the scores are all minus infinity: then the exact form knows.
-    if (!finite || nan || (top == kMinusInfinity && Interval(a, b, t).high > 0)) {
+    // Nothing attended, or scores that are all minus infinity: the formula tells them apart.
+    if (odd || (top == kMinusInfinity && Interval(a, b, t).high > 0)) {
       AttendRowExactly(kernels, a, b, head, t);
       continue;
     }
@@ -403,17 +434,18 @@ void RunFew(Machine& machine, const Attention& a) {
   std::vector<Partial> partials(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     float* base = parts + i * RoundUp(part, 16);
-    partials[static_cast<size_t>(i)] = {base + 2 * kTile, base, base + kTile, true};
+    partials[static_cast<size_t>(i)] = {base + 2 * kTile, base, base + kTile, {}};
   }
-  PerWorker<float> floats(machine, RoundUp(rows * d, 16) + chunk * kTile + kTile);
+  const int64_t width = RoundUp(rows * d, 16);
+  PerWorker<float> floats(machine, 2 * width + chunk * kTile + kTile);
   PerWorker<int32_t> ints(machine, 3 * kTile);
   PerWorker<uint8_t> bytes(machine, chunk * kTile);
   machine.team.Run(count, [&](int64_t item, int64_t worker) {
     const Piece& p = pieces[static_cast<size_t>(item)];
     float* f = floats[worker];
     int32_t* i = ints[worker];
-    const FewScratch scratch{f, f + RoundUp(rows * d, 16), f + RoundUp(rows * d, 16) + chunk * kTile, i, i + kTile,
-                             i + 2 * kTile, bytes[worker]};
+    float* scores = f + 2 * width;
+    const FewScratch scratch{f, scores, scores + chunk * kTile, f + width, i, i + kTile, i + 2 * kTile, bytes[worker]};
     AttendFew(machine.kernels, engine, a, scratch, p.b, p.kv_head, p.begin, p.end, &partials[static_cast<size_t>(item)]);
   });
   float* sum = machine.scratch.Take<float>(d);

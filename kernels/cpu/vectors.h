@@ -560,15 +560,27 @@ ATBFN_INLINE VF Exp2(VF x) {
   const __m512 v = reinterpret_cast<__m512>(x);
   // x - floor(x), and 2^floor(x) put on by the same rule at the end. Of minus infinity the remainder is 0.
   const VF r = reinterpret_cast<VF>(_mm512_reduce_ps(v, 0x01));
-  VF p = r * 1.867130097e-3f + 9.017030247e-3f;
-  p = p * r + 5.579991318e-2f;
-  p = p * r + 2.401644501e-1f;
-  p = p * r + 6.931513118e-1f;
-  p = p * r + 1.0f;  // so that 2^0 is exactly 1
+  VF p = r * 1.879318625e-3f + 8.990995142e-3f;
+  p = p * r + 5.581867593e-2f;
+  p = p * r + 2.401592715e-1f;
+  p = p * r + 6.931517388e-1f;
+  p = p * r + 1.0f;  // exactly 1 at 0 and 2 at 1: a lone key has probability 1
   return reinterpret_cast<VF>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), v));
 #else
   return Exp(x * 0.693147180559945309f);
 #endif
+}
+
+// Keeps a product from being joined with a sum into one instruction, which would not round it.
+ATBFN_INLINE VF Rounded(VF x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__x86_64__)
+  asm("" : "+x"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#endif
+  return x;
 }
 
 // Where the softmax puts the exponentials of two neighbouring keys for a vector of queries: back where the scores were.
@@ -625,25 +637,27 @@ static void SoftmaxAs(const SoftmaxArgs& a, const Sink& sink) {
         tops[0] = Max(tops[0], s);
       }
     }
-    const float factor = rewrite ? 1.0f : a.scale;
-    const VF top = Max(old_top, Max(Max(tops[0], tops[1]), Max(tops[2], tops[3])) * factor);
-    const VF shift = top == kMinusInf ? VF{} : top;
-    const VF minus_shift = shift * -kLog2e;
+    const float factor = rewrite ? 1.0f : a.scale, factor2 = factor * kLog2e;
+    const VF largest = Max(Max(tops[0], tops[1]), Max(tops[2], tops[3]));
+    const VF top = Max(old_top, largest * factor);
+    // In powers of two, by the same two roundings as every score below: the largest itself comes out as exactly 1.
+    const VF top2 = Max(Rounded(old_top * kLog2e), Rounded(largest * factor2));
+    const VF shift = top2 == kMinusInf ? VF{} : top2;
     VF sums[2] = {};
     int64_t j = 0;
     for (; j + 2 <= a.keys; j += 2) {
-      const VF first = Exp2(Load(a.s + j * a.ld + t) * (factor * kLog2e) + minus_shift);
-      const VF second = Exp2(Load(a.s + (j + 1) * a.ld + t) * (factor * kLog2e) + minus_shift);
+      const VF first = Exp2(Rounded(Load(a.s + j * a.ld + t) * factor2) - shift);
+      const VF second = Exp2(Rounded(Load(a.s + (j + 1) * a.ld + t) * factor2) - shift);
       sums[0] += first;
       sums[1] += second;
       Sink::Put(sink, j, t, first, second, true);
     }
     if (j < a.keys) {
-      const VF first = Exp2(Load(a.s + j * a.ld + t) * (factor * kLog2e) + minus_shift);
+      const VF first = Exp2(Rounded(Load(a.s + j * a.ld + t) * factor2) - shift);
       sums[0] += first;
       Sink::Put(sink, j, t, first, VF{}, false);
     }
-    const VF rescale = Exp2(old_top * kLog2e + minus_shift);
+    const VF rescale = Exp2(Rounded(old_top * kLog2e) - shift);
     Store(a.rescale + t, rescale);
     Store(a.total + t, Load(a.total + t) * rescale + (sums[0] + sums[1]));
     Store(a.top + t, top);

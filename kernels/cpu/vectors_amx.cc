@@ -271,8 +271,8 @@ static Weights PrepareWeights(const PanelArgs& a, int64_t group, bool last) {
   return w;
 }
 
-// Products of parts make NaN of what should be infinite: where anything is not finite, the group is computed again
-// from the numbers themselves.
+// Products of parts make NaN of what should be infinite: what is not finite is computed again from the numbers
+// themselves. The rest stays as it is, so that one infinity changes nothing beside it.
 template <class T>
 static void Repair(const PanelArgs& a, int64_t group, bool last, float* c) {
   const int64_t columns = RoundUp(a.tokens, kTile), part_bytes = PartBytes(a.k);
@@ -284,6 +284,7 @@ static void Repair(const PanelArgs& a, int64_t group, bool last, float* c) {
     for (int64_t r = 0; r < (last ? a.rows[h] : kHalf); ++r) {
       const T* w = static_cast<const T*>(a.w[h]) + (group * a.step[h] + r) * a.ldw;
       for (int64_t t = 0; t < columns; t += kTile) {
+        if (Sum(Load(c + (h * kHalf + r) * a.ldc + t) * 0.0f) == 0.0f) continue;
         const char* tile = static_cast<const char*>(a.packed) + t / kTile * part_bytes * Parts<T>::kCount;
         VF sum{};
         for (int64_t i = 0; i < a.k; ++i) {
@@ -295,7 +296,9 @@ static void Repair(const PanelArgs& a, int64_t group, bool last, float* c) {
           }
           sum += Widen(w + i) * x;
         }
-        Store(c + (h * kHalf + r) * a.ldc + t, sum);
+        float* to = c + (h * kHalf + r) * a.ldc + t;
+        const VF now = Load(to);
+        Store(to, now * 0.0f == 0.0f ? now : sum);
       }
     }
 }

@@ -44,6 +44,9 @@ eighth of the unit, and no chain here comes near it.
 OUTLIERS = {"float32": 0.0, "bfloat16": 1 / 200, "float16": 0.0}
 """Share of a chain's entries that may be off by up to twice the bound: the fused forms round a few values too."""
 
+NATIVE_OUTLIERS = {**OUTLIERS, "bfloat16": 1 / 100}
+"""The same on native kernels, which round probabilities to bfloat16 too: that adds a seventh of a unit (rms)."""
+
 AGREEMENT = {"float32": (1 / 8, 1 / 16), "bfloat16": (3 / 2, 3 / 4), "float16": (3 / 4, 1 / 4)}
 """How close the modes are to each other, in units of the bound against the reference: each entry, and the rms of all.
 
@@ -103,7 +106,8 @@ def run(call: Call, mode: str, target: str, variant: Callable[..., Any]) -> tupl
 def check_call(call: Call, outs: tuple[np.ndarray, ...], mode: str, target: str) -> None:
     """Every output of a call that ran in a mode on a target within the table."""
     for out, step in zip(outs, call.outputs, strict=True):
-        check_step(call, step, out, f"{call.operator} {mode} on {target}: {step}", units(call, mode))
+        what = f"{call.operator} {mode} on {target}: {step}"
+        check_step(call, step, out, what, units(call, mode), native=target == "cpu")
 
 
 def units(call: Call, mode: str) -> float:
@@ -114,7 +118,15 @@ def units(call: Call, mode: str) -> float:
     return (factor if mode == "step_by_step" else 1.0) * (factor if call.width < SHORT_ROW else 1.0)
 
 
-def check_step(call: Call, step: str, actual: Any, what: str, unit_scale: float = 1.0, expected: Any = None) -> None:
+def check_step(
+    call: Call,
+    step: str,
+    actual: Any,
+    what: str,
+    unit_scale: float = 1.0,
+    expected: Any = None,
+    native: bool = False,
+) -> None:
     """One step within the table, of the class that the operator has; `expected`: other than the reference."""
     check(
         actual,
@@ -123,7 +135,7 @@ def check_step(call: Call, step: str, actual: Any, what: str, unit_scale: float 
         call.dtype,
         reduction=call.reduction,
         unit_scale=unit_scale,
-        outliers=OUTLIERS[call.dtype] if call.operator in CHAINS else 0.0,
+        outliers=(NATIVE_OUTLIERS if native else OUTLIERS)[call.dtype] if call.operator in CHAINS else 0.0,
         what=what,
     )
 

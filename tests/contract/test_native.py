@@ -46,7 +46,7 @@ def test_there_are_native_operators() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operator", NATIVE)
 def test_agrees_with_the_reference(operator: str, dtype: str, poison: bool) -> None:
-    @examples(4, operator, dtype, "native", str(poison))
+    @examples(2, operator, dtype, "native", str(poison))
     @given(CALLS[operator](dtype, **({"poison": True} if poison else {})))
     def agrees(call: Any) -> None:
         if callable(call.static.get("activation")):
