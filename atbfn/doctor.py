@@ -161,8 +161,10 @@ def _kernels() -> Row:
     if reason is not None:
         return Row("compiled kernels", f"not available: {reason}", False)
     build = importlib.import_module("atbfn._build_info")
-    version = ".".join(map(str, importlib.import_module("atbfn._kernels").ffi_api_version))
-    return Row("compiled kernels", f"{build.COMPILER}, jaxlib {build.JAXLIB} headers (FFI interface {version})", True)
+    kernels = native.kernels()
+    version = ".".join(map(str, kernels.ffi_api_version))
+    built = f"{build.COMPILER}, jaxlib {build.JAXLIB} headers (FFI interface {version})"
+    return Row("compiled kernels", f"{built}; using {kernels.isa()} of {kernels.isas()}", True)
 
 
 def _emulator() -> Row:

@@ -22,7 +22,7 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int64_t kSubBlock = 48;  // columns that are multiplied together: three tiles
 constexpr int64_t kFewRows = 8;
-constexpr int64_t kSplitKeys = 512;  // keys that are worth a piece of work of their own when decoding
+constexpr int64_t kSplitKeys = 128;  // keys that are worth a piece of work of their own when decoding
 
 struct Row {
   int64_t low, high, leading;  // keys in [low, high) or below leading, and below high
