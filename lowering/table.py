@@ -39,6 +39,7 @@ class Implementation:
       refuses: `refuses(spec, args) -> reason or None`; `args` have `.shape` and `.dtype`.
       platforms: XLA platforms on which the form can run.
       backward: the target's form of the operator's `backward`, or None: the plain one, compiled by XLA.
+      declines: as `refuses`, for calls that the form can do but another target does better; `auto` only.
       refuses_backward: as `refuses`, for `backward`, of a call that was not refused.
     """
 
@@ -47,6 +48,7 @@ class Implementation:
     platforms: tuple[str, ...]
     backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...]], Any] | None = None
     refuses_backward: Callable[[Any, Any], str | None] = lambda spec, args: None
+    declines: Callable[[Any, Any], str | None] = lambda spec, args: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _choose(
         implementation = _implementations.get((operator.name, candidate))
         if implementation is None or not set(platforms) <= set(implementation.platforms):
             continue
-        reason = implementation.refuses(spec, args)
+        reason = implementation.refuses(spec, args) or implementation.declines(spec, args)
         if partitioned:
             reason = reason or _UNSPLITTABLE
         if reason is None:

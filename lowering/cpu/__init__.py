@@ -52,6 +52,10 @@ def _refuses_backward(spec: Any, args: Any) -> str | None:
     return product.refuses(args.x)
 
 
+def _declines_nothing(spec: Any, args: Any) -> str | None:
+    return None
+
+
 def register_kernels() -> None:
     """Enter the compiled kernels into the table, or the reason why there are none."""
     reason = native.reason()
@@ -60,4 +64,5 @@ def register_kernels() -> None:
         return
     for operator, form, refuses in _OPERATORS:
         backward = _BACKWARD.get(operator)
-        register(operator, "cpu", Implementation(form, refuses, ("cpu",), backward, _refuses_backward))
+        declines = product.declines if operator in ("fused_ffn", "linear") else _declines_nothing
+        register(operator, "cpu", Implementation(form, refuses, ("cpu",), backward, _refuses_backward, declines))

@@ -14,6 +14,8 @@ from atbfn.fusion.machine import this_machine, token_block
 from atbfn.lowering.cpu import calls
 from atbfn.primitives.operator import Outputs
 
+_MANY = 128  # rows from which XLA's float32 products are faster on the machines measured (docs/cpu.md)
+
 TARGET, GRAD_TARGET = "atbfn_linear", "atbfn_linear_grad"
 
 
@@ -60,4 +62,11 @@ def refuses(x: Any) -> str | None:
         return "in float32 XLA's own products are as fast"
     if math.prod(x.shape) == 0:
         return "there is nothing to sum"
+    return None
+
+
+def declines(spec: Any, args: Any) -> str | None:
+    """Why `auto` leaves a product of `args.x` to XLA, or None."""
+    if args.x.dtype.itemsize == 4 and math.prod(args.x.shape[:-1]) > _MANY:
+        return f"XLA's float32 products of more than {_MANY} rows are faster than the native ones"
     return None
