@@ -1,7 +1,5 @@
 // Streams and events. Launches run at once, but a program must not rely on it: what a launch has written is not there for
 // the host until it has waited for the stream.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
