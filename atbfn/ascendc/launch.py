@@ -50,6 +50,8 @@ class _Parameter(ctypes.Structure):
 
 
 # The entry of the shared library: what the parameters are, and a launch with packed arguments.
+_MAX_BLOCKS = 65535
+
 _ENTRY = """
 # 1 "<atbfn.ascendc.run>"
 namespace atbfn_entry {
@@ -134,8 +136,16 @@ def run(
       TypeError, ValueError: an argument does not fit the kernel's parameter.
       FileNotFoundError: there is no such source.
     """
-    if blocks < 1:
-        raise ValueError(f"atbfn.ascendc.run: blocks: got {blocks}; expected at least 1")
+    if isinstance(blocks, bool) or not isinstance(blocks, (int, np.integer)):
+        raise TypeError(f"atbfn.ascendc.run: blocks: got {blocks!r}; expected an int; pass how many blocks to launch")
+    if not 1 <= blocks <= _MAX_BLOCKS:
+        raise ValueError(f"atbfn.ascendc.run: blocks: got {blocks}; expected 1 to {_MAX_BLOCKS}, as a device takes")
+    if isinstance(outputs, (str, bytes)) or not (outputs is None or isinstance(outputs, Sequence)):
+        raise TypeError(
+            f"atbfn.ascendc.run: outputs: got {outputs!r}; expected a list of indices into arrays; write outputs=[1]"
+        )
+    if isinstance(source, str) and not source.strip():
+        raise ValueError("atbfn.ascendc.run: source: got an empty text; expected a path or Ascend C text")
     path = _file(source, kernel)
     chosen: list[Kernel] = []
 

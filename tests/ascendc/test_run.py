@@ -244,3 +244,120 @@ def test_the_report(sources: Path) -> None:
     assert re.search(r"add<256> \(.*add.asc:\d+\)", text)
     assert "4 blocks on 4 AIV cores" in text and re.search(r"UB .* 3 KB +184 KB +2 %", text)
     assert re.search(r"MTE2 +32 ", text)
+
+
+SUMS = """
+#include "kernel_operator.h"
+using namespace AscendC;
+
+// Every core adds its numbers to the same place, reads a place of its own in between, and after all have met adds what
+// it finds there to a second place.
+__global__ __mix__(0, 1) void sums(GM_ADDR x, GM_ADDR first, GM_ADDR second) {
+  GlobalTensor<float> xGm, firstGm, secondGm;
+  xGm.SetGlobalBuffer((__gm__ float*)x + GetBlockIdx() * 64);
+  firstGm.SetGlobalBuffer((__gm__ float*)first);
+  secondGm.SetGlobalBuffer((__gm__ float*)second);
+  TPipe pipe;
+  TQueBind<TPosition::VECIN, TPosition::VECOUT, 1> through;
+  pipe.InitBuffer(through, 2, 64 * sizeof(float));
+  for (int turn = 0; turn < 2; ++turn) {
+    LocalTensor<float> a = through.AllocTensor<float>();
+    DataCopy(a, turn == 0 ? xGm : firstGm, 64);
+    through.EnQue(a);
+    a = through.DeQue<float>();
+    SetAtomicAdd<float>();
+    DataCopy(turn == 0 ? firstGm : secondGm, a, 64);
+    SetAtomicNone();
+    through.FreeTensor(a);
+    if (turn == 0) SyncAll();
+  }
+}
+"""
+
+
+def test_sums_of_floats_do_not_depend_on_the_order_of_the_cores() -> None:
+    # Numbers of many sizes: any other order of the additions gives other bits.
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(16 * 64) * 10.0 ** rng.integers(-4, 5, 16 * 64)).astype(np.float32)
+    arrays = [x, np.zeros(64, np.float32), np.zeros(64, np.float32)]
+    ways = [{"threads": t} for t in (1, 2, 4)] + [{"threads": 4, "seed": s} for s in range(4)]
+    results = [ascendc.run(SUMS, "sums", arrays, blocks=16, outputs=[1, 2], **way).outputs for way in ways]
+    expected = np.zeros(64, np.float32)
+    for row in x.reshape(16, 64):
+        expected = expected + row
+    np.testing.assert_array_equal(results[0][0], expected)
+    for result in results[1:]:
+        for a, b in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+MIXED = """
+#include "kernel_operator.h"
+using namespace AscendC;
+
+__global__ __vector__ void mixed(GM_ADDR x) {
+  GlobalTensor<float> xGm;
+  xGm.SetGlobalBuffer((__gm__ float*)x);
+  LocalTensor<float> a(TPosition::VECOUT, 0, 64);
+  Duplicate(a, 1.0f, 64);
+  SetFlag<HardEvent::V_MTE3>(EVENT_ID0);
+  WaitFlag<HardEvent::V_MTE3>(EVENT_ID0);
+  if (GetBlockIdx() == 0) {
+    SetAtomicAdd<float>();
+  } else {
+    SetAtomicMax<float>();
+  }
+  DataCopy(xGm, a, 64);
+  SetAtomicNone();
+}
+"""
+
+
+def test_atomics_of_two_operations_on_the_same_bytes_are_a_race() -> None:
+    with pytest.raises(AscendCError, match="different operations or types"):
+        ascendc.run(MIXED, "mixed", [np.zeros(64, np.float32)], blocks=2)
+
+
+TWO_WAITS = """
+#include "kernel_operator.h"
+using namespace AscendC;
+
+__global__ __vector__ void two_waits(GM_ADDR flags) {
+  GlobalTensor<int32_t> gm;
+  gm.SetGlobalBuffer((__gm__ int32_t*)flags);
+  TPipe pipe;
+  TQue<TPosition::VECIN, 1> queue;
+  pipe.InitBuffer(queue, 1, 1024);
+  LocalTensor<int32_t> workspace = queue.AllocTensor<int32_t>();
+  if (GetBlockIdx() == 0) {
+    IBSet(gm, workspace, 0, 0);
+  } else {
+    IBWait(gm, workspace, 0, 0);
+  }
+  queue.FreeTensor(workspace);
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_two_waits_for_one_signal_are_a_deadlock(threads: int) -> None:
+    with pytest.raises(AscendCError, match="IBWait"):
+        ascendc.run(TWO_WAITS, "two_waits", [np.zeros(4096, np.int32)], blocks=3, threads=threads)
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"blocks": 2**64 + 1}, ValueError, "blocks: got 18446744073709551617; expected 1 to 65535"),
+        ({"blocks": 1.5}, TypeError, "blocks: got 1.5; expected an int"),
+        ({"outputs": 1}, TypeError, r"outputs: got 1; expected a list .* write outputs=\[1\]"),
+    ],
+)
+def test_arguments_that_cannot_be(sources: Path, options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        add(sources, **options)
+
+
+def test_an_empty_source() -> None:
+    with pytest.raises(ValueError, match="source: got an empty text"):
+        ascendc.run("", "add", [])

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -97,6 +98,7 @@ struct GmAccess {
   Pipe pipe;
   Kind kind;
   DType dtype;
+  int8_t op;  // of an atomic
 };
 
 struct PendingAtomic {
@@ -142,8 +144,7 @@ struct Core {
   std::vector<Clocks> known_versions;
   std::vector<SharedKnowledge> others_versions;
   int32_t version_of[kPipes];                  // of known[p] in known_versions, -1 when it changed since
-  std::vector<PendingAtomic> atomics;          // not yet added
-  std::vector<PendingAtomic> published;        // of these, what other cores were told of; guarded by the launch's mutex
+  std::vector<PendingAtomic> atomics;          // sums not yet added; guarded by the launch's atomics_mutex
 
   uint64_t read_bytes[kSpaces] = {}, written_bytes[kSpaces] = {};
   uint64_t instructions[kPipes] = {};
@@ -206,6 +207,8 @@ struct Launching {
   std::vector<std::unique_ptr<Core>> cores;
   std::mutex mutex;
   std::condition_variable finished;
+  std::mutex atomics_mutex;
+  std::atomic<size_t> pending_atomics{0};  // of all cores
   int permits = 1, running = 0, alive = 0;
   uint64_t random = 0;
   bool aborted = false;
@@ -238,9 +241,7 @@ const Allocation* FindAllocation(uint64_t address);
 std::string FreedName(uint64_t address);      // of an allocation that was there, "" if there was none
 void AddAllocation(void* address, size_t bytes, std::string name, size_t with_blocks = 0);
 bool RemoveAllocation(void* address);
-void PublishAtomics(Core& core);              // all of these with the launch's mutex held
-void ApplyPublished(Core& core);
-void ApplyAtomics(Core& core);                // by the core itself, without the mutex
+void SettleAtomics(Launching& launch, uint64_t begin, uint64_t end);
 void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op, bool saturate);
 // Races between accesses to GM, the first by address; also tells L2-resident traffic from HBM's. "" if there is none.
 std::string SweepGm(Launching& launch);

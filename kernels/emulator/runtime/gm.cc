@@ -100,12 +100,6 @@ void CombineNarrow(uint8_t* to, const uint8_t* from, size_t bytes, int op, Load 
   }
 }
 
-void Apply(std::vector<PendingAtomic>& atomics) {
-  for (const PendingAtomic& one : atomics)
-    CombineAtomic(one.to, one.values.data(), one.values.size(), one.dtype, 1, one.saturate);
-  atomics.clear();
-}
-
 }  // namespace
 
 void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, int op, bool saturate) {
@@ -129,16 +123,34 @@ void CombineAtomic(uint8_t* to, const uint8_t* from, size_t bytes, DType dtype, 
   }
 }
 
-void PublishAtomics(Core& core) {
-  core.published.insert(core.published.end(), std::make_move_iterator(core.atomics.begin()),
-                        std::make_move_iterator(core.atomics.end()));
-  core.atomics.clear();
-}
-void ApplyPublished(Core& core) { Apply(core.published); }
-void ApplyAtomics(Core& core) {
-  std::lock_guard<std::mutex> lock(core.launch->mutex);
-  Apply(core.published);
-  Apply(core.atomics);
+// Every core's pending sums of bytes [begin, end) are added, in the order of the cores and of each core's program. A read
+// or a plain write that is ordered after contributions finds all of them waiting, and one that is not is a race: so what
+// it finds does not depend on which core ran first.
+void SettleAtomics(Launching& launch, uint64_t begin, uint64_t end) {
+  if (launch.pending_atomics.load(std::memory_order_acquire) == 0) return;
+  std::lock_guard<std::mutex> lock(launch.atomics_mutex);
+  for (auto& core : launch.cores) {
+    std::vector<PendingAtomic> rest;
+    for (PendingAtomic& one : core->atomics) {
+      const uint64_t from = reinterpret_cast<uint64_t>(one.to), size = one.values.size();
+      const uint64_t element = one.dtype == DType::F32 ? 4 : 2;
+      if (from + size <= begin || from >= end) {
+        rest.push_back(std::move(one));
+        continue;
+      }
+      // Whole elements that the range touches; what lies on either side waits on.
+      const uint64_t first = begin <= from ? 0 : (begin - from) / element * element;
+      const uint64_t last = end >= from + size ? size : std::min(size, (end - from + element - 1) / element * element);
+      CombineAtomic(one.to + first, one.values.data() + first, last - first, one.dtype, 1, one.saturate);
+      const auto part = [&](uint64_t a, uint64_t b) {
+        if (a < b) rest.push_back({one.to + a, one.dtype, one.saturate, {one.values.data() + a, one.values.data() + b}});
+      };
+      part(0, first);
+      part(last, size);
+    }
+    launch.pending_atomics.fetch_add(rest.size() - core->atomics.size(), std::memory_order_acq_rel);
+    core->atomics = std::move(rest);
+  }
 }
 
 // ------------------------------------------------------------------------------------------------------------- races
@@ -188,7 +200,9 @@ std::string RaceMessage(const Piece& first, const Piece& second) {
                             : Format("bytes [%llu, %llu) of %s", static_cast<unsigned long long>(begin - allocation->begin),
                                      static_cast<unsigned long long>(end - allocation->begin), allocation->name.c_str());
   std::string help;
-  if (a.core == b.core) {
+  if (a.access->kind == GmAccess::Atomic && b.access->kind == GmAccess::Atomic) {
+    help = "the two combine by different operations or types, so their order matters; use one, or order the cores";
+  } else if (a.core == b.core) {
     help = a.access->pipe == b.access->pipe
                ? Format("PipeBarrier<PIPE_%s>() between the two", Name(a.access->pipe))
                : Format("SetFlag<HardEvent::%s_%s>(id) after the first and WaitFlag<HardEvent::%s_%s>(id) before the second",
@@ -265,7 +279,10 @@ std::string SweepGm(Launching& launch) {
       if (other->end <= piece.begin) continue;
       open[kept++] = other;
       if (other->access->kind == GmAccess::Read && piece.access->kind == GmAccess::Read) continue;
-      if (other->access->kind == GmAccess::Atomic && piece.access->kind == GmAccess::Atomic) continue;
+      // Of one operation on one type the order does not matter, beyond the rounding of sums, which are ordered by core.
+      if (other->access->kind == GmAccess::Atomic && piece.access->kind == GmAccess::Atomic &&
+          other->access->op == piece.access->op && other->access->dtype == piece.access->dtype)
+        continue;
       const bool forward = Before(*other, piece), backward = Before(piece, *other);
       if (!forward && !backward && !Automatic(*other, piece)) return RaceMessage(*other, piece);
       const Piece* writer = other->access->kind != GmAccess::Read ? other : &piece;

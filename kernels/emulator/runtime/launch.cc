@@ -233,8 +233,8 @@ bool RunKernel(Kind kind, const char* name, const char* file, int line, int64_t 
     for (std::thread& thread : threads) thread.join();
     for (auto& core : launch.cores) {
       for (const auto& [event, meeting] : core->meeting_of) core->events[event].id = meeting;
-      ApplyAtomics(*core);
     }
+    SettleAtomics(launch, 0, UINT64_MAX);
     for (auto& core : launch.cores) std::fputs(core->output.c_str(), stdout);
     std::fflush(stdout);
     for (auto& core : launch.cores)

@@ -530,7 +530,6 @@ uint8_t* Instruction::touch(const Global& global, int64_t offset, int64_t bytes,
   const uint64_t total = static_cast<uint64_t>(bytes) * static_cast<uint64_t>(count);
   (writing ? gm_written_ : gm_read_) += total;
   (writing ? core_.written_bytes : core_.read_bytes)[static_cast<int>(Space::GM)] += total;
-  if (!writing && !core_.atomics.empty()) ApplyAtomics(core_);
   const int p = static_cast<int>(pipe_);
   if (core_.version_of[p] < 0) {
     core_.version_of[p] = static_cast<int32_t>(core_.known_versions.size());
@@ -554,6 +553,13 @@ uint8_t* Instruction::touch(const Global& global, int64_t offset, int64_t bytes,
                 : core_.registers.atomic != 0 && (pipe_ == Pipe::MTE3 || pipe_ == Pipe::FIX) ? GmAccess::Atomic
                                                                                              : GmAccess::Write;
   access.dtype = global.dtype;
+  access.op = 0;
+  if (access.kind == GmAccess::Atomic) {
+    if (core_.registers.atomic_dtype != DType::Other) access.dtype = core_.registers.atomic_dtype;
+    access.op = static_cast<int8_t>(core_.registers.atomic);
+  } else {
+    SettleAtomics(*core_.launch, low, high);
+  }
   core_.accesses.push_back(access);
   return start;
 }
@@ -561,14 +567,15 @@ uint8_t* Instruction::touch(const Global& global, int64_t offset, int64_t bytes,
 void Instruction::store(uint8_t* to, const void* from, int64_t bytes, DType dtype) {
   const int op = pipe_ == Pipe::MTE3 || pipe_ == Pipe::FIX ? core_.registers.atomic : 0;
   if (op == 0) {
-    if (!core_.atomics.empty()) ApplyAtomics(core_);
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return;
   }
   if (core_.registers.atomic_dtype != DType::Other) dtype = core_.registers.atomic_dtype;
   const uint8_t* source = static_cast<const uint8_t*>(from);
   if (op == 1 && (dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16)) {
-    // Sums of floats depend on their order: they wait until cores meet, and are then added in the order of the cores.
+    // Sums of floats depend on their order: they wait until somebody looks, and are then added in the order of the cores.
+    std::lock_guard<std::mutex> lock(core_.launch->atomics_mutex);
+    ++core_.launch->pending_atomics;
     core_.atomics.push_back({to, dtype, core_.registers.saturate, std::vector<uint8_t>(source, source + bytes)});
   } else {
     std::lock_guard<std::mutex> lock(core_.launch->mutex);

@@ -229,7 +229,6 @@ void CrossCoreSet(int mode, Pipe pipe, int id, Where where) {
   const SharedKnowledge knows = core.snapshot(pipe);
   std::unique_lock<std::mutex> lock(launch.mutex);
   core.last_set[id] = where;
-  PublishAtomics(core);
   const Members members = MembersOf(core, mode);
   Meeting& meeting = launch.meetings[{mode, id, members.group, core.cube}];
   meeting.given.resize(members.setters.size());
@@ -248,7 +247,6 @@ void CrossCoreSet(int mode, Pipe pipe, int id, Where where) {
   }
   const int32_t number = launch.next_meeting++;
   for (Core* setter : members.setters) {
-    ApplyPublished(*setter);
     setter->meeting_of.push_back({setter->unmet[id].front(), number});
     setter->unmet[id].pop_front();
   }
@@ -320,7 +318,6 @@ void SyncAllCores(bool vector_only, int participants, const void* workspace, Whe
     Refuse("deadlock", where, "SyncAll of %zu cores: the %s has %d, so the rest never start and all wait for ever; "
            "launch no more blocks than the chip has", expected, CurrentChip().name, cores);
   std::unique_lock<std::mutex> lock(launch.mutex);
-  PublishAtomics(core);
   Meeting& meeting = launch.meetings[{100 + vector_only, 0, reinterpret_cast<int64_t>(workspace), 0}];
   meeting.given.resize(launch.cores.size());
   auto& mine = meeting.given[static_cast<size_t>(core.index)];
@@ -336,7 +333,6 @@ void SyncAllCores(bool vector_only, int participants, const void* workspace, Whe
       meeting.given[m].pop_front();
       for (size_t c = 0; c < joined->size(); ++c)
         for (size_t q = 0; q < kSlots; ++q) (*joined)[c][q] = std::max((*joined)[c][q], (*given)[c][q]);
-      ApplyPublished(*launch.cores[m]);
       launch.cores[m]->sync_done = {joined, number};
     }
     launch.schedule();
@@ -381,8 +377,6 @@ void SignalSet(const void* key, Where where) {
   const SharedKnowledge knows = core.snapshot(Pipe::Count);
   std::unique_lock<std::mutex> lock(launch.mutex);
   const int32_t number = launch.next_meeting++;
-  PublishAtomics(core);
-  ApplyPublished(core);
   launch.signals[key].push_back({knows, number});
   Log(core, Step::CrossSet, Pipe::Count, Pipe::S, number, "IBSet", where);
   launch.schedule();
@@ -394,7 +388,9 @@ void SignalWait(const void* key, Where where) {
   CheckBlocksFit(core, "IBWait", where);
   std::unique_lock<std::mutex> lock(launch.mutex);
   auto& signal = launch.signals[key];
-  launch.block(core, lock, where, "IBWait", [&signal] { return !signal.empty(); });
+  // Another core may have taken the signal that woke this one.
+  do launch.block(core, lock, where, "IBWait", [&signal] { return !signal.empty(); });
+  while (signal.empty());
   const auto [knows, number] = signal.front();
   signal.pop_front();
   ++core.clock[kWaits];
