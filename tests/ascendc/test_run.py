@@ -361,3 +361,30 @@ def test_arguments_that_cannot_be(sources: Path, options: dict[str, Any], error:
 def test_an_empty_source() -> None:
     with pytest.raises(ValueError, match="source: got an empty text"):
         ascendc.run("", "add", [])
+
+
+KERNEL_ENDS = """
+#include "kernel_operator.h"
+#include <stdexcept>
+using namespace AscendC;
+
+__global__ __vector__ void no_pipe(GM_ADDR x) {
+  TBuf<TPosition::VECCALC> buffer;
+  GetTPipePtr()->InitBuffer(buffer, 256);
+}
+__global__ __vector__ void throws_a_number(GM_ADDR x) { throw 5; }
+__global__ __vector__ void throws_an_error(GM_ADDR x) { throw std::runtime_error("something"); }
+"""
+
+
+@pytest.mark.parametrize(
+    "kernel, text",
+    [
+        ("no_pipe", "GetTPipePtr: this core has no TPipe"),
+        ("throws_a_number", "AIV 0 threw an object that is no std::exception"),
+        ("throws_an_error", "something"),
+    ],
+)
+def test_a_kernel_that_cannot_go_on_says_so(kernel: str, text: str) -> None:
+    with pytest.raises(AscendCError, match=text):
+        ascendc.run(KERNEL_ENDS, kernel, [np.zeros(64, np.float32)])

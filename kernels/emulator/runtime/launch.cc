@@ -76,6 +76,11 @@ void RunCore(Core& core, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     core.refusal = std::make_unique<Refusal>();
     core.refusal->text = Message("error", {launch.file, launch.line}, "exception", error.what());
+  } catch (...) {
+    core.refusal = std::make_unique<Refusal>();
+    core.refusal->text = Message("error", {launch.file, launch.line}, "exception",
+                                 Format("%s threw an object that is no std::exception", core.label.c_str())) +
+                         Help("a device has no exceptions: return a status instead");
   }
   std::unique_lock<std::mutex> lock(launch.mutex);
   core.state = Core::Done;
@@ -88,8 +93,11 @@ void RunCore(Core& core, const std::function<void()>& body) {
 }  // namespace
 
 Core& Current() {
-  if (current == nullptr)
-    throw Refusal{"error: a device function was called on the host; only a kernel launched with <<<>>> may use it\n"};
+  if (current == nullptr) {
+    std::fflush(stdout);
+    std::fputs("error: a device function was called on the host; only a kernel launched with <<<>>> may use it\n", stderr);
+    std::exit(1);
+  }
   return *current;
 }
 Core* CurrentOrNull() { return current; }

@@ -614,7 +614,12 @@ inline bool PopStackBuffer(LocalTensor<T>& tensor, emu::Where where = emu::Here(
 
 }  // namespace AscendC
 
-inline AscendC::TPipe* GetTPipePtr() { return AscendC::CurrentPipe(); }
+inline AscendC::TPipe* GetTPipePtr(AscendC::emu::Where where = AscendC::emu::Here()) {
+  AscendC::TPipe* pipe = AscendC::CurrentPipe();
+  if (pipe == nullptr)
+    AscendC::emu::Refuse("queue", where, "GetTPipePtr: this core has no TPipe; declare one (TPipe pipe;) before this");
+  return pipe;
+}
 namespace AscendC {
 using ::GetTPipePtr;
 }
