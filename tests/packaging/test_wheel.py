@@ -98,7 +98,7 @@ def test_metadata(with_kernels: Any) -> None:
     (jax_requirement,) = [r for r in always if r.name == "jax"]
     assert all(v in jax_requirement.specifier for v in ("0.10.0", "0.10.2", "0.11.0", "0.12.0"))
     assert not any(v in jax_requirement.specifier for v in ("0.9.9", "0.11.1", "0.13.0"))
-    assert set(found.get_all("Provides-Extra")) == {"models", "cli", "all", "test", "dev"}
+    assert set(found.get_all("Provides-Extra")) == {"models", "cli", "all", "bench", "test", "dev"}
     archive = zipfile.ZipFile(with_kernels.wheel)
     (licence,) = [n for n in archive.namelist() if n.endswith("LICENSE")]
     assert b"Apache License" in archive.read(licence)
