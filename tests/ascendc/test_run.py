@@ -388,3 +388,39 @@ __global__ __vector__ void throws_an_error(GM_ADDR x) { throw std::runtime_error
 def test_a_kernel_that_cannot_go_on_says_so(kernel: str, text: str) -> None:
     with pytest.raises(AscendCError, match=text):
         ascendc.run(KERNEL_ENDS, kernel, [np.zeros(64, np.float32)])
+
+
+SUM_THEN_LARGEST = """
+#include "kernel_operator.h"
+using namespace AscendC;
+
+__global__ __vector__ void sum_then_largest(GM_ADDR z, GM_ADDR flags) {
+  const int32_t me = GetBlockIdx();
+  GlobalTensor<float> zGm;
+  GlobalTensor<int32_t> flagsGm;
+  zGm.SetGlobalBuffer((__gm__ float*)z);
+  flagsGm.SetGlobalBuffer((__gm__ int32_t*)flags);
+  LocalTensor<float> a(TPosition::VECOUT, 0, 64);
+  LocalTensor<int32_t> scratch(TPosition::VECCALC, 8192, 8);
+  Duplicate(a, me == 0 ? 2.0f : 1.0f, 64);
+  PipeBarrier<PIPE_ALL>();
+  if (me == 0) {
+    SetAtomicAdd<float>();
+    DataCopy(zGm, a, 64);
+    SetAtomicNone();
+    PipeBarrier<PIPE_ALL>();
+    IBSet(flagsGm, scratch, 0, 0);
+  } else {
+    IBWait(flagsGm, scratch, 0, 0);
+    SetAtomicMax<float>();
+    DataCopy(zGm, a, 64);
+    SetAtomicNone();
+  }
+}
+"""
+
+
+def test_a_largest_after_a_sum_sees_the_sum() -> None:
+    arrays = [np.zeros(64, np.float32), np.zeros(64, np.int32)]
+    (z,) = ascendc.run(SUM_THEN_LARGEST, "sum_then_largest", arrays, blocks=2, outputs=[0]).outputs
+    np.testing.assert_array_equal(z, np.full(64, 2, np.float32))

@@ -578,6 +578,9 @@ void Instruction::store(uint8_t* to, const void* from, int64_t bytes, DType dtyp
     ++core_.launch->pending_atomics;
     core_.atomics.push_back({to, dtype, core_.registers.saturate, std::vector<uint8_t>(source, source + bytes)});
   } else {
+    // Sums that wait for these bytes came first, or the two race.
+    const uint64_t begin = reinterpret_cast<uint64_t>(to);
+    SettleAtomics(*core_.launch, begin, begin + static_cast<uint64_t>(bytes));
     std::lock_guard<std::mutex> lock(core_.launch->mutex);
     CombineAtomic(to, source, static_cast<size_t>(bytes), dtype, op, core_.registers.saturate);
   }
